@@ -1,0 +1,1 @@
+"""The household text game of ALFWorld: native engine, games, environment."""
