@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from trainer.config import (
+    Config,
+    ConfigError,
+    config_hash,
+    from_dict,
+    load_config,
+    parse_overrides,
+    resolve,
+)
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+
+
+def test_resolved_config_round_trips_through_yaml() -> None:
+    config = load_config({"optim": {"lr": 3e-4}, "env": {"task_types": ["a", "b"]}})
+    again = from_dict(yaml.safe_load(yaml.safe_dump(resolve(config))))
+    assert again == config
+    assert config_hash(again) == config_hash(config)
+    assert config_hash(again) != config_hash(Config())
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"optim": {"lrr": 1}}, r"'optim\.lrr'.*'optim\.lr'"),
+        ({"optimm": {}}, r"'optimm'.*'optim'"),
+        ({"env": {"generated": {"sed": 1}}}, r"'env\.generated\.sed'.*'env\.generated\.seed'"),
+        ({"run": {"seed": True}}, r"run\.seed=True must be of type int"),
+        ({"run": {"seed": 1.5}}, r"run\.seed=1\.5 must be of type int"),
+        ({"auxiliary": {"name": "serro"}}, r"none, sero, format_only"),
+        ({"objective": {"kl_kind": "k1"}}, r"objective\.kl_kind='k1' must be one of k2, k3"),
+        ({"objective": {"dual_clip": 1.0}}, r"dual_clip=1\.0 must exceed 1"),
+        ({"rollout": {"rollouts": 1}}, r"group of one"),
+        ({"rollout": {"temperature": 0}}, r"rollout\.temperature=0\.0 must be positive"),
+        ({"optim": {"lr": "nan"}}, r"optim\.lr=nan"),
+        ({"model": {"hidden_size": 130}}, r"130 is not a multiple of model\.heads=4"),
+        ({"warmstart": {"random_share": 0.99}}, r"sum to less than 1"),
+        ({"env": 3}, r"env must be a mapping"),
+    ],
+)
+def test_nonsense_is_refused_by_name(data: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_dict(data)
+
+
+def test_zero_is_a_value_and_null_is_unset() -> None:
+    config = load_config({"run": {"seed": 0}, "eval": {"tasks": None}, "objective": {"kl_coef": 0}})
+    assert config.run.seed == 0
+    assert config.eval.tasks is None
+    assert config.objective.kl_coef == 0.0
+
+
+def test_overrides_are_typed_like_their_fields() -> None:
+    overrides = parse_overrides(
+        ["--optim.lr", "1e-4", "--run.seed=3", "--objective.dual-clip", "null"]
+        + ["--eval.splits=train,valid_seen", "--objective.use_std=false"]
+    )
+    config = load_config({"optim": {"lr": 1.0}}, overrides)
+    assert config.optim.lr == 1e-4
+    assert config.run.seed == 3
+    assert config.objective.dual_clip is None
+    assert config.eval.splits == ("train", "valid_seen")
+    assert config.objective.use_std is False
+
+
+@pytest.mark.parametrize("arguments", [["optim.lr", "1"], ["--optim.lr"], ["--"]])
+def test_malformed_overrides_are_refused(arguments: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        parse_overrides(arguments)
+
+
+def test_missing_and_broken_files_name_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.yaml"):
+        load_config(tmp_path / "absent.yaml")
+    (tmp_path / "broken.yaml").write_text("a: [")
+    with pytest.raises(ConfigError, match=r"broken\.yaml is not valid YAML"):
+        load_config(tmp_path / "broken.yaml")
+    (tmp_path / "list.yaml").write_text("- 1")
+    with pytest.raises(ConfigError, match=r"list\.yaml must hold a mapping"):
+        load_config(tmp_path / "list.yaml")
+
+
+def test_yaml_numbers_that_yaml_reads_as_text(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("optim: {lr: 1e-4}\n")
+    assert load_config(tmp_path / "c.yaml").optim.lr == 1e-4
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
+def test_every_shipped_config_loads(path: Path) -> None:
+    config = load_config(path)
+    assert from_dict(resolve(config)) == config

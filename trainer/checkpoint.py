@@ -1,0 +1,231 @@
+"""Checkpoints: safetensors and JSON with a hash for each file; no pickle anywhere.
+
+Layout of one checkpoint, `checkpoints/000010/`:
+
+    model.safetensors, config.json   the policy, loadable by transformers' `from_pretrained`
+    tokenizer files                  whatever the tokenizer writes
+    optimizer.safetensors            AdamW moments and step counts, by parameter name
+    state.json                       iteration, optimiser steps, counters, config hash
+    manifest.json                    SHA-256 and size of every other file
+
+A checkpoint appears under its final name only when it is complete, so a killed run leaves none
+that is half written. Draws are keyed (see `trainer.rng`), so the sampler's whole state is the
+seed and the iteration, both in `state.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from agent_envs.errors import SeroError
+from trainer.runinfo import write_json
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "latest_checkpoint",
+    "load_checkpoint",
+    "restore_optimizer",
+    "save_checkpoint",
+]
+
+FORMAT = 1
+_NAME = re.compile(r"\d{6,}")
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+class CheckpointError(SeroError):
+    """A checkpoint that is missing, incomplete, corrupt or does not fit; names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A verified checkpoint: every file's hash was compared with the manifest."""
+
+    path: Path
+    iteration: int
+    state: Mapping[str, Any]
+
+
+def save_checkpoint(
+    folder: Path,
+    iteration: int,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, Any],
+    save_tokenizer: Callable[[Path], object],
+) -> Path:
+    """Writes `folder/<iteration>` atomically and returns it; an existing one is replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{iteration:06d}"
+    work = Path(tempfile.mkdtemp(dir=folder, prefix=f".{target.name}."))
+    try:
+        model.save_pretrained(work)  # type: ignore[operator]
+        save_tokenizer(work)
+        save_file(_optimizer_tensors(model, optimizer), work / "optimizer.safetensors")
+        write_json(work / "state.json", {**state, "iteration": iteration})
+        files = sorted(p for p in work.rglob("*") if p.is_file())
+        for path in files:
+            _sync(path)
+        manifest = {
+            path.relative_to(work).as_posix(): {"sha256": _digest(path), "size": path.stat().st_size}
+            for path in files
+        }
+        write_json(work / "manifest.json", {"format": FORMAT, "files": manifest})
+        work.chmod(0o755)
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(work, target)
+        _sync(folder)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    return target
+
+
+def latest_checkpoint(folder: Path) -> Path:
+    """The checkpoint with the highest iteration.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    found = [p for p in folder.glob("*") if p.is_dir() and _NAME.fullmatch(p.name)]
+    if not found:
+        raise CheckpointError(
+            f"No checkpoint in {folder}. Train first, or give the folder of a run that has one."
+        )
+    return max(found, key=lambda p: int(p.name))
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Verifies every file of a checkpoint against its manifest and reads its state.
+
+    Raises:
+        CheckpointError: names the file that is missing, corrupt or unreadable.
+    """
+    manifest = _read_json(path / "manifest.json")
+    if manifest.get("format") != FORMAT or not isinstance(manifest.get("files"), dict):
+        raise CheckpointError(
+            f"{path / 'manifest.json'}: expected format {FORMAT} with a table of files, "
+            f"found format {manifest.get('format')!r}. Use the version that wrote it."
+        )
+    files: dict[str, Any] = manifest["files"]
+    for required in ("model.safetensors", "optimizer.safetensors", "state.json"):
+        if required not in files and not _sharded(required, files):
+            raise CheckpointError(f"{path / required} is not listed in the manifest: corrupt.")
+    for name, entry in files.items():
+        file = path / name
+        if not file.is_file():
+            raise CheckpointError(f"{file} is missing. Restore it or resume from another one.")
+        found = _digest(file)
+        if found != entry["sha256"]:
+            raise CheckpointError(
+                f"{file} is corrupt: SHA-256 is {found[:12]}..., the manifest says "
+                f"{entry['sha256'][:12]}... Resume from another checkpoint."
+            )
+    state = _read_json(path / "state.json")
+    if not isinstance(state.get("iteration"), int):
+        raise CheckpointError(f"{path / 'state.json'} has no integer 'iteration': corrupt.")
+    return Checkpoint(path=path, iteration=state["iteration"], state=state)
+
+
+def restore_optimizer(
+    checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Puts the saved moments back; learning rates stay those of `optimizer`.
+
+    Raises:
+        CheckpointError: the file is unreadable or holds other parameters than the model's.
+    """
+    file = checkpoint.path / "optimizer.safetensors"
+    try:
+        saved = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from error
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    expected = set()
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            name = names[id(parameter)]
+            keys = [f"{name}/{moment}" for moment in _MOMENTS]
+            present = [key for key in keys if key in saved]
+            expected.update(present)
+            if not present:
+                continue  # never stepped
+            if len(present) != len(keys):
+                raise CheckpointError(f"{file} lacks {set(keys) - set(present)}: corrupt.")
+            average, square, step = (saved[key] for key in keys)
+            if average.shape != parameter.shape or square.shape != parameter.shape:
+                raise CheckpointError(
+                    f"{file}: {name} has shape {tuple(average.shape)}, the model's is "
+                    f"{tuple(parameter.shape)}. Resume with the model that was trained."
+                )
+            optimizer.state[parameter] = {
+                "step": step,
+                "exp_avg": average.to(parameter.device),
+                "exp_avg_sq": square.to(parameter.device),
+            }
+    unknown = set(saved) - expected
+    if unknown:
+        raise CheckpointError(
+            f"{file} holds moments of {sorted(unknown)[0]!r}, which the model does not have."
+        )
+    steps = checkpoint.state.get("optimizer_steps", 0)
+    if steps and not expected:
+        raise CheckpointError(f"{file} holds no moments although {steps} steps were taken.")
+
+
+def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        for moment, value in optimizer.state.get(parameter, {}).items():
+            if moment not in _MOMENTS:
+                raise CheckpointError(
+                    f"Cannot save optimiser state {moment!r} of {name}: only AdamW is supported."
+                )
+            tensors[f"{name}/{moment}"] = torch.as_tensor(value).detach().cpu().contiguous()
+    return tensors
+
+
+def _sharded(name: str, files: Mapping[str, Any]) -> bool:
+    return name == "model.safetensors" and "model.safetensors.index.json" in files
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing: no checkpoint, or an incomplete one.") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is corrupt: {error}") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path} is corrupt: expected a JSON object.")
+    return data
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

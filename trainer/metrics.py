@@ -1,0 +1,104 @@
+"""Metrics: one JSON object per iteration in `metrics.jsonl`, phase times, and interval maths."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+__all__ = ["MetricsError", "MetricsLog", "Phases", "mean_or_none", "read_metrics", "wilson"]
+
+
+class MetricsError(ValueError):
+    """A metrics file that cannot be read."""
+
+
+class MetricsLog:
+    """Appends one JSON line per iteration.
+
+    NaN and infinity are refused: a metric that has no value is `None` (JSON `null`).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, metrics: Mapping[str, Any]) -> None:
+        line = json.dumps(dict(metrics), allow_nan=False)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+
+    def truncate(self, iterations: int) -> None:
+        """Drops lines of iteration >= `iterations`: a resumed run writes them again."""
+        if not self.path.exists():
+            return
+        kept = [line for line in read_metrics(self.path) if line["iteration"] < iterations]
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        os.replace(temporary, self.path)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics file; a torn last line (the run was killed) is left out.
+
+    Raises:
+        MetricsError: a line before the last is not JSON.
+    """
+    lines = path.read_text(encoding="utf-8").split("\n")
+    result = []
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            result.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
+            raise MetricsError(f"{path}, line {number}: not JSON ({error.msg}).") from error
+    return result
+
+
+class Phases:
+    """Wall seconds by phase: `with phases("collect"): ...`. Re-entering a phase adds to it."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def mean_or_none(values: Iterable[float]) -> float | None:
+    """Arithmetic mean, `None` where there is nothing to average."""
+    items = list(values)
+    return math.fsum(items) / len(items) if items else None
+
+
+def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
+    """Wilson score interval of a binomial share (Wilson 1927), 95 % by default.
+
+    centre = (p + z^2/2n) / (1 + z^2/n), half = z/(1 + z^2/n) * sqrt(p(1-p)/n + z^2/4n^2).
+    `n = 0` gives (0, 1): nothing is known.
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"successes={successes} must lie in 0..n={n}.")
+    if n == 0:
+        return 0.0, 1.0
+    p, z2 = successes / n, z * z
+    scale = 1 + z2 / n
+    centre = (p + z2 / (2 * n)) / scale
+    half = z / scale * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
+    # At p = 0 and p = 1 one bound is exact; rounding must not push it past the edge.
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == n else min(1.0, centre + half)
+    return low, high
