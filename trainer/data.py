@@ -1,0 +1,183 @@
+"""What a rollout records: turns, their training segments, and both on disk.
+
+A `Turn` is one model call, a `Segment` one training sequence. Ids are stored as sampled and
+never encoded again from text. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+History = tuple[tuple[str, str, bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One model call and what the env answered.
+
+    Attributes:
+        uid: the group, all rollouts of one task in one iteration.
+        tid: the trajectory.
+        t: turn number in the trajectory, from 0.
+        task_id, task_type, goal: as the env's `info` gave them.
+        observation: what the student saw before this turn.
+        next_observation: what the env answered, the terminal observation included.
+        anchor: key of the state before the turn, for step-level groups.
+        admissible: commands the env would have accepted.
+        command: the executed command, as projected from the reply.
+        reply: the reply's text, without the end token.
+        format_valid: the reply had the required form.
+        command_valid: the env accepted the command.
+        parse_reason: why the form was wrong; None if it was right.
+        reward: the env's own reward of this step, no training bonus or penalty.
+        task_score: the env's score after this step.
+        success: the task was solved by this step, so true on a last turn only.
+        done: last turn of its trajectory.
+        stop_reason: why the trajectory ended; None on earlier turns.
+        prompt_ids, response_ids: as the sampler saw and drew them.
+        logprobs: behaviour log-prob of each response id at `temperature`.
+        temperature: of the sampling.
+        policy_version: optimiser steps the behaviour policy had seen.
+        steps_left: steps the env would still allow before this turn; None: no limit.
+        snapshot: the state before the turn as bytes; None if none was taken.
+        history: (observation, command, command_valid) of the earlier steps that the student
+            may see.
+        finish_reason: `stop` or `length`, from the sampler.
+        provenance: engine, data and prompt versions; JSON values only.
+    """
+
+    uid: str
+    tid: str
+    t: int
+    task_id: str
+    task_type: str
+    goal: str
+    observation: str
+    next_observation: str
+    anchor: str
+    admissible: tuple[str, ...]
+    command: str
+    reply: str
+    format_valid: bool
+    command_valid: bool
+    parse_reason: str | None
+    reward: float
+    task_score: float
+    success: bool
+    done: bool
+    stop_reason: str | None
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    temperature: float
+    policy_version: int
+    steps_left: int | None
+    snapshot: bytes | None = None
+    history: History = ()
+    finish_reason: str = "stop"
+    provenance: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.response_ids) != len(self.logprobs):
+            raise ValueError(
+                f"turn {self.t} of {self.tid!r}: {len(self.response_ids)} response ids but "
+                f"{len(self.logprobs)} log-probs; expected one for each id"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One training sequence of T tokens.
+
+    Attributes:
+        ids: prompt and response tokens, (T,).
+        loss_mask: true exactly on trained tokens, (T,). The first token has no prediction
+            and may not be trained.
+        token_turn: index of each trained token's turn in the list the segments were made
+            from, -1 elsewhere, (T,). Advantages are per turn and reach tokens through it.
+        logprobs: behaviour log-prob of trained tokens, 0 elsewhere, (T,).
+        temperature: of the sampling.
+    """
+
+    ids: tuple[int, ...]
+    loss_mask: tuple[bool, ...]
+    token_turn: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        lengths = {
+            "ids": len(self.ids),
+            "loss_mask": len(self.loss_mask),
+            "token_turn": len(self.token_turn),
+            "logprobs": len(self.logprobs),
+        }
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"segment fields differ in length: {lengths}")
+        if not self.ids:
+            raise ValueError("segment without tokens")
+        if self.loss_mask[0]:
+            raise ValueError("the first token of a segment has no prediction; its mask must be 0")
+
+    @property
+    def trained(self) -> int:
+        """Number of trained tokens."""
+        return sum(self.loss_mask)
+
+
+def make_segment(
+    prompt_ids: Sequence[int],
+    response_ids: Sequence[int],
+    *,
+    mask: Sequence[bool] | None = None,
+    logprobs: Sequence[float] | None = None,
+    turn: int = -1,
+    temperature: float = 1.0,
+) -> Segment:
+    """A segment of one prompt and one response.
+
+    Args:
+        prompt_ids: context, never trained.
+        response_ids: R tokens.
+        mask: which response tokens are trained, (R,); None: all.
+        logprobs: behaviour log-probs, (R,); None: zeros, for targets nobody sampled.
+        turn: index written into `token_turn`.
+        temperature: divides the logits of this segment.
+
+    Raises:
+        ValueError: lengths differ, or the first token of all would be trained.
+    """
+    size = len(response_ids)
+    keep = (True,) * size if mask is None else tuple(bool(m) for m in mask)
+    old = (0.0,) * size if logprobs is None else tuple(logprobs)
+    if len(keep) != size or len(old) != size:
+        raise ValueError(
+            f"response of {size} ids with a mask of {len(keep)} and {len(old)} log-probs"
+        )
+    prompt = len(prompt_ids)
+    return Segment(
+        ids=(*prompt_ids, *response_ids),
+        loss_mask=(False,) * prompt + keep,
+        token_turn=(-1,) * prompt + tuple(turn if m else -1 for m in keep),
+        logprobs=(0.0,) * prompt + tuple(x if m else 0.0 for x, m in zip(old, keep, strict=True)),
+        temperature=temperature,
+    )
+
+
+def segments_from_turns(turns: Sequence[Turn]) -> list[Segment]:
+    """`window` context: one segment a turn, in the order of the turns.
+
+    Trained are the sampled ids and only those: a stop token counts if it was drawn, and is
+    not added if it was not.
+    """
+    return [
+        make_segment(
+            turn.prompt_ids,
+            turn.response_ids,
+            logprobs=turn.logprobs,
+            turn=index,
+            temperature=turn.temperature,
+        )
+        for index, turn in enumerate(turns)
+    ]
