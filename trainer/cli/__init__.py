@@ -1,0 +1,1 @@
+"""The `sero` command: `main.py` dispatches, every other module is one command."""

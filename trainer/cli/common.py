@@ -1,0 +1,88 @@
+"""What the commands share: parsing, figures on the last line, text that is safe to print."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+
+def parse_args(module: Any, prog: str, words: Sequence[str]) -> Any:
+    """Parse `words` into `module.Args`; the module's docstring is the help text."""
+    return tyro.cli(
+        module.Args,
+        prog=prog,
+        args=list(words),
+        description=module.__doc__,
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
+    )
+
+
+def emit(figures: Mapping[str, object], as_json: bool) -> None:
+    """Print `figures` as one JSON object on a line of its own, if asked for.
+
+    Commands call this last, so that scripts read the last line of the output.
+    """
+    if as_json:
+        print(json.dumps(figures, ensure_ascii=True, allow_nan=False), flush=True)
+
+
+def printable(text: str) -> str:
+    """`text` with every control character but newline and tab made visible.
+
+    Game text comes from files of unknown origin: an escape sequence in it must not reach the
+    terminal of the person who plays.
+
+    >>> printable("a\\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+    """
+    return "".join(
+        c if c in "\n\t" or (c.isprintable() and c != "\x7f") else c.encode("unicode_escape").decode()
+        for c in text
+    )
+
+
+def game_set(data: Path | None) -> Any:
+    """The games a command works on: `data`, else $SERO_ALFWORLD_DATA, $ALFWORLD_DATA, else
+    generated households."""
+    from agent_envs.alfworld.games import load_game_set
+
+    return load_game_set(data)
+
+
+def machine() -> dict[str, object]:
+    """What the figures were measured on: processor, cores, system, Python and package versions."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **versions(("sero-rl", "gymnasium", "numpy", "textworld", "alfworld")),
+    }
+
+
+def versions(names: Iterable[str]) -> dict[str, str]:
+    """Versions of those of the distributions `names` that are installed."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
