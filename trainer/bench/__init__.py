@@ -1,0 +1,1 @@
+"""Measurements of speed and cost beside the originals, without torch."""

@@ -1,0 +1,94 @@
+"""Measure the ALFWorld engine beside the original one, on the same games in one run.
+
+Needs the extra `reference` (the original engine). Takes about five minutes: nearly all of it is
+the original's time. Exit code 1 when a ratio misses its threshold or the engines disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from trainer.cli.common import emit, game_set, machine
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """Options of `sero bench alfworld`."""
+
+    games: Path | None = None
+    """Games: an ALFWorld tree, a folder, an archive (default: $SERO_ALFWORLD_DATA,
+    $ALFWORLD_DATA, else generated households)."""
+    walks: int = 12
+    """On how many games to step, reset and restore."""
+    planner_games: int = 30
+    """On how many games to plan."""
+    steps: int = 50
+    """Length of a walk, and the depth at which restoring is measured."""
+    seed: int = 0
+    """Seed of the choice of games and of the walks."""
+    json: bool = False
+    """Print the figures as one JSON object on the last line."""
+
+
+ROWS = (
+    ("step, through Gymnasium", "ratio_gym", "{step_us:.1f} µs", "{real_step_ms:.1f} ms"),
+    ("step, engine, new states", "ratio_engine_cold", "{engine_cold_us:.1f} µs", ""),
+    ("step, engine, known states", "ratio_engine_warm", "{engine_warm_us:.1f} µs", ""),
+    ("load a game and reset", "ratio_reset", "{reset_ms:.1f} ms", "{real_reset_s:.2f} s"),
+    (
+        "back to depth {steps}",
+        "ratio_restore",
+        "{snapshot_us:.1f} + {restore_us:.1f} µs",
+        "{real_replay_s:.2f} s",
+    ),
+    ("plan from the start", "ratio_planner", "{plan_ms:.2f} ms", "{real_plan_s:.2f} s"),
+)
+
+
+def run(args: Args) -> int:
+    """Measure and print; 0 if every threshold is reached and the engines agree."""
+    from trainer.bench import alfworld
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    status = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    result: dict[str, Any] = alfworld.measure(
+        game_set(args.games),
+        args.walks,
+        args.planner_games,
+        args.steps,
+        args.seed,
+        lambda line: status.print(line, overflow="ellipsis", no_wrap=True),
+    )
+    result["machine"] = machine()
+    result["thresholds"] = alfworld.THRESHOLDS
+    result["missed"] = alfworld.missed(result)
+
+    table = Table(title=f"ours beside the original, {result['games']} games, {result['source']}")
+    table.add_column("what")
+    for column in ("ours", "original", "times faster", "at least"):
+        table.add_column(column, justify="right")
+    for label, name, ours, real in ROWS:
+        least = alfworld.THRESHOLDS.get(name)
+        table.add_row(
+            label.format(**result),
+            ours.format(**result),
+            real.format(**result),
+            f"{result[name]:,.0f}",
+            "" if least is None else f"{least:,.0f}",
+        )
+    console.print(table)
+    console.print(
+        f"{result['steps_per_s']:,.0f} steps/s, compile {result['compile_ms']:.1f} ms; "
+        f"{result['unseen_share']:.0%} of the steps reach a state not seen before; "
+        f"{result['mismatches']} mismatches. Steps and plans: means; the rest: medians."
+    )
+    console.print(", ".join(f"{k} {v}" for k, v in result["machine"].items()))
+    for reason in result["missed"]:
+        console.print(f"MISSED: {reason}", style="bold red")
+    emit(result, args.json)
+    return 1 if result["missed"] else 0
