@@ -64,6 +64,28 @@ class Goal:
     lamps: int = 0
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class Words:
+    """Strings and look-up tables of one game, laid out for the engine's inner loop.
+
+    All are constant but `memo`: commands by what is around the agent, dropped when it is full.
+    """
+
+    commands: dict[str, tuple[int, int]]
+    """Commands that name at most one thing -> (operation, index)."""
+    go_to: tuple[tuple[str, ...], ...]
+    """Per location: the sorted ``go to`` commands there."""
+    local_mask: tuple[int, ...]
+    """Per location: mask of the receptacles there."""
+    a_obj: tuple[str, ...]
+    """``"a mug 1"``, per object."""
+    on_rec: tuple[str, ...]
+    in_rec: tuple[str, ...]
+    closed_rec: tuple[str, ...]
+    """Beginnings of a receptacle's text (on it, open), and its whole text when closed."""
+    memo: dict[tuple[int, ...], tuple[str, ...]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Game:
     """The immutable tables of one compiled game; compared and hashed by identity.
@@ -113,6 +135,8 @@ class Game:
 
     start: State
     goal: Goal
+    goal_recs: tuple[int, ...]
+    """The indices in `goal.receptacles`."""
     walkthrough: tuple[str, ...] | None
     solvable: bool
 
@@ -120,6 +144,8 @@ class Game:
     """Object name -> index. Treat as read-only."""
     rec_index: dict[str, int] = field(repr=False)
     """Receptacle name -> index. Treat as read-only."""
+    words: Words = field(repr=False)
+    """Private to the engine."""
 
     def __copy__(self) -> Game:
         return self

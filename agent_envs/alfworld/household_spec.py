@@ -1,0 +1,97 @@
+"""What kind of households to generate: the specification and two presets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from agent_envs.alfworld.house import ROOMS
+from agent_envs.alfworld.model import TaskType
+from agent_envs.errors import SeroError
+
+_RECEPTACLES = (5, 30)
+_OBJECTS = (3, 60)
+
+ROOMS_FOR = {
+    TaskType.PICK: ("kitchen", "livingroom", "bedroom", "bathroom"),
+    TaskType.LOOK: ("livingroom", "bedroom"),
+    TaskType.CLEAN: ("kitchen", "bathroom"),
+    TaskType.HEAT: ("kitchen",),
+    TaskType.COOL: ("kitchen",),
+    TaskType.TWO: ("kitchen", "livingroom", "bedroom", "bathroom"),
+}
+"""Task type -> room kinds that have what it needs."""
+
+
+class InvalidSpec(SeroError, ValueError):
+    """A household specification, split or source text that cannot be generated."""
+
+
+@dataclass(frozen=True, slots=True)
+class HouseholdSpec:
+    """What generated households look like.
+
+    Raises:
+        InvalidSpec: a size out of range, an unknown room or task type, or a task type that none
+            of the rooms can host.
+    """
+
+    receptacles: int | None = None
+    """Receptacles in each room; None draws the numbers that the rooms of ALFWorld have."""
+    objects: int | None = None
+    """Objects in each game; None draws the numbers that the games of ALFWorld have."""
+    task_types: tuple[TaskType, ...] = tuple(TaskType)
+    rooms: tuple[str, ...] = tuple(ROOMS)
+    extras: bool = True
+    """Also what makes real games awkward: receptacles at one spot, objects listed in two
+    receptacles, objects inside objects, scenery, and things that no receptacle can take back."""
+
+    def __post_init__(self) -> None:
+        for name, value, (low, high) in (
+            ("receptacles", self.receptacles, _RECEPTACLES),
+            ("objects", self.objects, _OBJECTS),
+        ):
+            if value is not None and (type(value) is not int or not low <= value <= high):
+                raise InvalidSpec(
+                    f"HouseholdSpec.{name} is {value!r}; give a whole number from {low} to "
+                    f"{high}, or None for what the rooms of ALFWorld have."
+                )
+        _check_names("rooms", self.rooms, ROOMS)
+        _check_names("task_types", self.task_types, [str(t) for t in TaskType])
+        for task_type in self.task_types:
+            if not set(ROOMS_FOR[task_type]) & set(self.rooms):
+                raise InvalidSpec(
+                    f"HouseholdSpec.rooms is {self.rooms}, but {str(task_type)!r} needs one of "
+                    f"{ROOMS_FOR[task_type]}. Add one of them or leave the task type out."
+                )
+
+    @property
+    def room_key(self) -> tuple[object, ...]:
+        """What decides the layouts: they do not depend on which tasks are wanted."""
+        return (self.receptacles, self.extras)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What decides the games, as plain values."""
+        types = tuple(str(t) for t in self.task_types)
+        return (self.receptacles, self.objects, types, self.rooms, self.extras)
+
+
+def _check_names(field: str, given: Iterable[str], known: Iterable[str]) -> None:
+    names, allowed = list(given), [str(k) for k in known]
+    unknown = [str(name) for name in names if str(name) not in allowed]
+    if not names or unknown or len(set(names)) < len(names):
+        what = f"unknown: {', '.join(unknown)}" if unknown else "empty, or names one twice"
+        raise InvalidSpec(
+            f"HouseholdSpec.{field} is wrong ({what}); choose one or more, once each, of "
+            f"{', '.join(allowed)}."
+        )
+
+
+STANDARD = HouseholdSpec()
+"""Like the public games: about 24 receptacles and 40 objects, with all their awkwardness."""
+
+SMALL = HouseholdSpec(receptacles=8, objects=8, extras=False)
+"""Small, plain rooms for learning on a CPU; every task fits into 15 steps."""
+
+PRESETS = {"standard": STANDARD, "small": SMALL}
