@@ -7,7 +7,8 @@ distribution, so any other scale would make importance ratios differ from 1 at t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -170,7 +171,7 @@ def token_logprobs(
     before = batch.position_B_T[mask] - 1
     labels = batch.labels_B_T[mask]
     temperature = batch.temperature_B[rows]
-    body, head = _split(model)
+    body, head = body_and_head(model)
     if body is not None and head is not None:
         hidden = body(input_ids=batch.ids_B_L, use_cache=False).last_hidden_state[rows, before]
         logprobs, entropies = _head_in_chunks(hidden, labels, temperature, head, entropy)
@@ -225,7 +226,19 @@ def _head_in_chunks(
     return torch.cat([p[0] for p in pieces]), torch.cat([p[1] for p in pieces])
 
 
-def _split(model: nn.Module) -> tuple[Any, Any]:
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch off dropout and the like; every submodule gets its own mode back."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def body_and_head(model: nn.Module) -> tuple[Any, Any]:
     """The model as (body, head), or (None, None) where logits are more than head(hidden).
 
     Some architectures scale or cap their logits after the head. Instead of a list of names,
@@ -241,13 +254,8 @@ def _split(model: nn.Module) -> tuple[Any, Any]:
     if model not in _head_paths:
         device = next(model.parameters()).device
         probe = torch.arange(4, device=device)[None] % int(getattr(head, "out_features", 4))
-        training = model.training
-        model.eval()
-        try:
-            with torch.no_grad():
-                whole = model(input_ids=probe, use_cache=False).logits
-                parts = head(body(input_ids=probe, use_cache=False).last_hidden_state)
-        finally:
-            model.train(training)
+        with evaluation_mode(model), torch.no_grad():
+            whole = model(input_ids=probe, use_cache=False).logits
+            parts = head(body(input_ids=probe, use_cache=False).last_hidden_state)
         _head_paths[model] = bool(torch.allclose(whole, parts, rtol=1e-3, atol=1e-4))
     return (body, head) if _head_paths[model] else (None, None)
