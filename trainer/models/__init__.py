@@ -1,0 +1,1 @@
+"""Small models built on the spot, for runs without a download."""
