@@ -1,0 +1,22 @@
+"""The report of a run: one self-contained HTML file, made to be read by a person."""
+
+from __future__ import annotations
+
+from trainer.report.data import (
+    BranchView,
+    Evaluation,
+    Example,
+    ReportData,
+    Step,
+)
+from trainer.report.page import render, write_report
+
+__all__ = [
+    "BranchView",
+    "Evaluation",
+    "Example",
+    "ReportData",
+    "Step",
+    "render",
+    "write_report",
+]

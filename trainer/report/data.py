@@ -1,0 +1,107 @@
+"""What a report shows, as plain values. Nothing here knows HTML, files or torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One evaluation: a fixed list of tasks, each played once.
+
+    `by_type` maps a task type to (successes, tasks).
+    """
+
+    label: str
+    split: str
+    by_type: Mapping[str, tuple[int, int]]
+
+    @property
+    def successes(self) -> int:
+        """Tasks solved, all types together."""
+        return sum(won for won, _ in self.by_type.values())
+
+    @property
+    def tasks(self) -> int:
+        """Tasks played, all types together."""
+        return sum(n for _, n in self.by_type.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of an episode: what was seen, what was done.
+
+    `weight` is the reach weight of a branch's step in [0, 1]; `None` for the student's own steps.
+    """
+
+    observation: str
+    action: str
+    command_valid: bool = True
+    weight: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchView:
+    """What the oracle did from the chosen root, and how the step weights were made of it."""
+
+    steps: Sequence[Step]
+    success: bool
+    gate: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A student's episode and the oracle's continuation from its step number `root`."""
+
+    goal: str
+    task_type: str
+    steps: Sequence[Step]
+    success: bool
+    root: int
+    branch: BranchView
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    """Everything on the page.
+
+    Args:
+        title: headline.
+        lead: one paragraph saying what was run and what came out.
+        facts: name/value pairs shown under the headline (model size, games, seed, ...).
+        evaluations: in the order in which they happened; those of one split are compared.
+        metrics: one mapping an iteration, as in `metrics.jsonl`.
+        example: a trajectory with its branch, if any was recorded.
+        provenance: versions, hashes and the resolved config, shown folded.
+    """
+
+    title: str
+    lead: str
+    facts: Sequence[tuple[str, str]] = ()
+    evaluations: Sequence[Evaluation] = ()
+    metrics: Sequence[Mapping[str, Any]] = ()
+    example: Example | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+def series(metrics: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
+    """Iterations (counted from 1) and values of one metric, leaving out where it has no value."""
+    pairs = [
+        (float(row.get("iteration", i)) + 1, float(row[name]))
+        for i, row in enumerate(metrics)
+        if isinstance(row.get(name), (int, float))
+    ]
+    return [x for x, _ in pairs], [y for _, y in pairs]
+
+
+def phase_totals(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Wall seconds by phase, summed over the run, the longest first."""
+    totals: dict[str, float] = {}
+    for row in metrics:
+        for name, value in row.items():
+            if name.startswith("time/") and isinstance(value, (int, float)):
+                totals[name[5:]] = totals.get(name[5:], 0.0) + float(value)
+    return dict(sorted(totals.items(), key=lambda item: -item[1]))
