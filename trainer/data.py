@@ -1,4 +1,4 @@
-"""What a rollout records: turns, their training segments, and both on disk.
+"""What a rollout records: turns, their training segments, and turns on disk.
 
 A `Turn` is one model call, a `Segment` one training sequence. Ids are stored as sampled and
 never encoded again from text. Nothing here imports torch.
@@ -6,8 +6,18 @@ never encoded again from text. Nothing here imports torch.
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from agent_envs.errors import DataError
+
+TURN_FORMAT = 1
+_FORMAT_KEY = b"sero.turns"
 
 History = tuple[tuple[str, str, bool], ...]
 
@@ -181,3 +191,153 @@ def segments_from_turns(turns: Sequence[Turn]) -> list[Segment]:
         )
         for index, turn in enumerate(turns)
     ]
+
+
+class TurnFileError(DataError, ValueError):
+    """A file of turns cannot be written or read; names the file, the cause and the way out."""
+
+
+class MissingTurnFile(TurnFileError, FileNotFoundError):
+    """There is no file of turns at this path."""
+
+
+def write_turns(path: str | Path, turns: Sequence[Turn]) -> None:
+    """Write turns to one parquet file; readers see the former file or the whole new one.
+
+    `read_turns` gives equal turns: floats bit for bit, None apart from empty, any Unicode.
+
+    Raises:
+        TurnFileError: a turn that would not come back as it is.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    target = Path(path)
+    rows = [_to_row(target, turn) for turn in turns]
+    schema = _schema().with_metadata({_FORMAT_KEY: str(TURN_FORMAT).encode()})
+    try:
+        table = pa.Table.from_pylist(rows, schema=schema)
+    except (pa.ArrowException, UnicodeError, OverflowError, TypeError) as error:
+        raise TurnFileError(f"cannot write turns to {target}: {error}") from error
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_turns(path: str | Path) -> list[Turn]:
+    """Read turns written by `write_turns`, in their order.
+
+    Raises:
+        MissingTurnFile: no such file.
+        TurnFileError: damaged, not a file of turns, or of another format version.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    source = Path(path)
+    if not source.is_file():
+        raise MissingTurnFile(
+            f"No turns at {source.resolve()}. A run writes them when `run.save_turns` is true."
+        )
+    try:
+        with pq.ParquetFile(source, page_checksum_verification=True) as file:
+            metadata = file.schema_arrow.metadata or {}
+            _check_format(source, metadata.get(_FORMAT_KEY), file.schema_arrow)
+            rows = file.read().to_pylist()
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise TurnFileError(
+            f"{source} is damaged or no parquet file: {error}. Write the turns again."
+        ) from error
+    return [_from_row(source, row) for row in rows]
+
+
+def _check_format(source: Path, found: bytes | None, schema: Any) -> None:
+    if found is None:
+        raise TurnFileError(
+            f"{source} is a parquet file but holds no turns: its metadata has no "
+            f"{_FORMAT_KEY.decode()!r}. Give a file written by `write_turns`."
+        )
+    if found != str(TURN_FORMAT).encode():
+        raise TurnFileError(
+            f"{source} has turn format {found.decode(errors='replace')}, this version reads "
+            f"{TURN_FORMAT}. Read it with the version of sero that wrote it."
+        )
+    expected = _schema()
+    if not schema.equals(expected):
+        missing = sorted(set(expected.names) - set(schema.names))
+        extra = sorted(set(schema.names) - set(expected.names))
+        raise TurnFileError(
+            f"{source} says turn format {TURN_FORMAT} but its columns differ: missing {missing}, "
+            f"unknown {extra}, or a type changed. Write the turns again."
+        )
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    text, number, real, flag = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+    exchange = pa.struct([("observation", text), ("action", text), ("command_valid", flag)])
+    types = {
+        "t": number,
+        "admissible": pa.list_(text),
+        "format_valid": flag,
+        "command_valid": flag,
+        "reward": real,
+        "task_score": real,
+        "success": flag,
+        "done": flag,
+        "prompt_ids": pa.list_(number),
+        "response_ids": pa.list_(number),
+        "logprobs": pa.list_(real),
+        "temperature": real,
+        "policy_version": number,
+        "steps_left": number,
+        "snapshot": pa.binary(),
+        "history": pa.list_(exchange),
+    }
+    optional = {"parse_reason", "stop_reason", "steps_left", "snapshot"}
+    return pa.schema(
+        pa.field(f.name, types.get(f.name, text), nullable=f.name in optional) for f in fields(Turn)
+    )
+
+
+def _to_row(target: Path, turn: Turn) -> dict[str, Any]:
+    row = {f.name: getattr(turn, f.name) for f in fields(Turn)}
+    row["history"] = [
+        {"observation": observation, "action": action, "command_valid": valid}
+        for observation, action, valid in turn.history
+    ]
+    provenance = dict(turn.provenance)
+    try:
+        row["provenance"] = json.dumps(provenance)
+        same = json.loads(row["provenance"]) == provenance
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        raise TurnFileError(
+            f"cannot write turns to {target}: provenance of turn {turn.t} of {turn.tid!r} is not "
+            f"plain JSON: {provenance!r}. Use strings, numbers, true, false, null, lists, objects."
+        )
+    return row
+
+
+def _from_row(source: Path, row: dict[str, Any]) -> Turn:
+    try:
+        row["history"] = tuple(
+            (item["observation"], item["action"], item["command_valid"]) for item in row["history"]
+        )
+        row["provenance"] = json.loads(row["provenance"])
+        for name in ("admissible", "prompt_ids", "response_ids", "logprobs"):
+            row[name] = tuple(row[name])
+        return Turn(**row)
+    except (TypeError, ValueError, KeyError) as error:
+        raise TurnFileError(f"{source} holds a turn that cannot be read: {error}") from error
