@@ -1,0 +1,69 @@
+"""Text environments for reinforcement learning of language-model agents.
+
+Importing the package registers its ids with Gymnasium:
+
+    >>> import agent_envs, gymnasium
+    >>> "SeroALFWorld-v0" in gymnasium.registry
+    True
+"""
+
+from __future__ import annotations
+
+import gymnasium
+
+from agent_envs.core import TextEnv
+from agent_envs.errors import (
+    CorruptGame,
+    DataError,
+    InvalidOption,
+    MissingData,
+    MissingExtra,
+    ObservationTooLong,
+    PrivilegedAccess,
+    ResetNeeded,
+    SeroError,
+    SnapshotError,
+    SnapshotFormatError,
+    SnapshotMismatch,
+    TaskNotFound,
+    UnknownWrapperState,
+    UnsupportedGame,
+)
+from agent_envs.forking import fork, remaining_steps, restore, snapshot
+from agent_envs.frozen import FrozenDict
+from agent_envs.snapshots import Snapshot
+from agent_envs.spaces import AnyText
+from agent_envs.wrapper_state import register_stateless_wrapper, register_wrapper_state
+
+__all__ = [
+    "AnyText",
+    "CorruptGame",
+    "DataError",
+    "FrozenDict",
+    "InvalidOption",
+    "MissingData",
+    "MissingExtra",
+    "ObservationTooLong",
+    "PrivilegedAccess",
+    "ResetNeeded",
+    "SeroError",
+    "Snapshot",
+    "SnapshotError",
+    "SnapshotFormatError",
+    "SnapshotMismatch",
+    "TaskNotFound",
+    "TextEnv",
+    "UnknownWrapperState",
+    "UnsupportedGame",
+    "fork",
+    "register_stateless_wrapper",
+    "register_wrapper_state",
+    "remaining_steps",
+    "restore",
+    "snapshot",
+]
+
+if "SeroALFWorld-v0" not in gymnasium.registry:
+    # No max_episode_steps: the env owns its budget (`max_steps`). A TimeLimit given to
+    # `gymnasium.make` works on top of it.
+    gymnasium.register("SeroALFWorld-v0", entry_point="agent_envs.alfworld.env:ALFWorldEnv")

@@ -1,0 +1,346 @@
+"""`TextEnv`: the base of our envs. Text in, text out, standard Gymnasium.
+
+A subclass brings the world through a few hooks; this class owns everything around it: the step
+budget, the order of tasks, `info`, the end of an episode, snapshots. See docs/environments.md.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium.utils import seeding
+
+from agent_envs.errors import (
+    InvalidOption,
+    PrivilegedAccess,
+    ResetNeeded,
+    TaskNotFound,
+)
+from agent_envs.frozen import FrozenDict
+from agent_envs.resuming import Expectation, check_snapshot, rng_to_state, set_rng
+from agent_envs.schedule import Schedule
+from agent_envs.snapshots import FORMAT, Snapshot
+from agent_envs.spaces import AnyText
+
+Info = dict[str, Any]
+
+_STATIC_KEYS = frozenset(("task_type", "split", "goal", "action_templates", "provenance"))
+
+
+class TextEnv(gymnasium.Env[str, str], ABC):
+    """Base of text environments with a step budget, a task schedule and snapshots.
+
+    **Tasks.** ``reset(options={"task_id": t})`` starts task ``t`` and leaves the schedule alone.
+    Without it, ``reset`` takes the next task of the schedule: every task once, in an order drawn
+    from the env's generator, then all of them again in a new order. ``reset(seed=s)`` starts a
+    new schedule that depends on ``s`` alone, never on what came before.
+
+    **Steps.** An action is a plain command. Anything the world does not understand, a value that
+    is no string included, is answered with a refusal: the world is unchanged,
+    ``info["command_valid"]`` is False, and the step is spent.
+
+    **End.** Success is ``terminated``, also on the last allowed step. Running out of steps is
+    ``truncated``. ``info["stop_reason"]`` says ``"success"``, ``"step_limit"`` or None.
+    Stepping on after the end raises `ResetNeeded`.
+
+    **Info.** ``task_id, task_type, split, goal, admissible_actions`` (tuple),
+    ``action_templates`` (tuple), ``command_valid`` (True after reset), ``success, score,
+    steps_left, stop_reason, provenance``. Every dict is new and every value immutable. Nothing
+    privileged.
+
+    Args:
+        max_steps: steps in an episode, at least 1; None for no limit.
+        render_mode: None, or ``"ansi"``: `render` returns the last observation.
+        max_observation_length: largest observation, in characters.
+        max_action_length: largest action in `action_space`, in characters. Longer ones are
+            still answered.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
+        "render_modes": ["ansi"],
+        "render_fps": 4,
+    }
+    env_id: ClassVar[str] = ""
+    """Registered id, recorded in snapshots; the name of the class unless a subclass sets it."""
+    refusal: ClassVar[str] = "Nothing happens."
+    """Answer to an action that is no string."""
+    shared_on_copy: ClassVar[frozenset[str]] = frozenset(("spec", "_static"))
+    """Names of attributes that copies of an env share instead of copying: immutable ones."""
+
+    def __init__(
+        self,
+        *,
+        max_steps: int | None = 50,
+        render_mode: str | None = None,
+        max_observation_length: int = 1 << 16,
+        max_action_length: int = 1 << 12,
+    ) -> None:
+        if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
+            raise InvalidOption(
+                f"max_steps must be None or an int of at least 1, not {max_steps!r}."
+            )
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise InvalidOption(
+                f"render_mode {render_mode!r} is not one of {self.metadata['render_modes']}."
+            )
+        self.render_mode = render_mode
+        self.observation_space: AnyText = AnyText(max_observation_length)
+        self.action_space: AnyText = AnyText(max_action_length)
+        self._max_steps = max_steps
+        self._schedule: Schedule | None = None
+        self._static: Info = {}
+        self._task_id: str | None = None
+        self._observation = ""
+        self._taken = 0
+        self._command_valid = True
+        self._success = False
+        self._score = 0.0
+        self._stop_reason: str | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "env_id" not in vars(cls):
+            cls.env_id = cls.__name__
+
+    # ------------------------------------------------------------------ hooks of a subclass
+
+    @abstractmethod
+    def _task_ids(self) -> Sequence[str]:
+        """All tasks, in an order that never depends on the machine."""
+
+    @abstractmethod
+    def _load(self, task_id: str) -> None:
+        """Make `task_id` current. On failure raise `TaskNotFound` or `DataError`, unchanged."""
+
+    @abstractmethod
+    def _begin(self) -> str:
+        """Put the current task at its start; the first observation. May draw from np_random."""
+
+    @abstractmethod
+    def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
+        """Take one command: observation, reward, success, score, whether it was accepted."""
+
+    @abstractmethod
+    def _admissible(self) -> tuple[str, ...]:
+        """Commands accepted in the current state, in a documented order. Changes nothing."""
+
+    @abstractmethod
+    def _engine_state(self) -> tuple[Any, ...]:
+        """The world as nested tuples of int, str, bool, None and finite float."""
+
+    @abstractmethod
+    def _set_engine_state(self, task_id: str, state: tuple[Any, ...]) -> None:
+        """Make `task_id` current in `state`. The value may be hostile: check all of it, raise
+        `SnapshotMismatch` if it is not a possible state, and only then change anything."""
+
+    @abstractmethod
+    def _info_static(self) -> Mapping[str, Any]:
+        """``task_type, split, goal, action_templates, provenance`` of the current task."""
+
+    @property
+    @abstractmethod
+    def data_revision(self) -> str:
+        """Revision of the data behind this env."""
+
+    def _task_revision(self, task_id: str) -> str:
+        """Revision of the data of one task, recorded in snapshots. Default: `data_revision`."""
+        return self.data_revision
+
+    def _refuse(self) -> str:
+        """Observation that answers an action which is no string."""
+        return self.refusal
+
+    def privileged(self) -> Any:
+        """The true state as an immutable value, for oracles; never for wrappers or policies."""
+        raise PrivilegedAccess(f"{self.env_id} has no privileged view.")
+
+    # ------------------------------------------------------------------ Gymnasium
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, Info]:
+        """Start an episode; see the class for which task.
+
+        Raises:
+            InvalidOption: an unknown key in `options`.
+            TaskNotFound: an unknown task id. The running episode is unchanged.
+        """
+        options = options or {}
+        unknown = sorted(str(key) for key in options.keys() - {"task_id"})
+        if unknown:
+            raise InvalidOption(f"Unknown reset options {unknown}; the only one is 'task_id'.")
+        # Everything that can fail comes before the first change.
+        schedule = self._schedule
+        fresh: tuple[np.random.Generator, int] | None = None
+        if seed is not None:
+            fresh = seeding.np_random(seed)
+            schedule = None
+        if schedule is None:
+            rng = self.np_random if fresh is None else fresh[0]
+            schedule = Schedule.drawn_from(rng, len(self._task_ids()))
+        task_id = options.get("task_id")
+        scheduled = task_id is None
+        if scheduled:
+            if not schedule.n_tasks:
+                raise TaskNotFound.among("", (), self.env_id)
+            task_id = self._task_ids()[schedule.peek()]
+        elif not isinstance(task_id, str):
+            raise TaskNotFound.among(task_id, self._task_ids(), self.env_id)
+        self._load(task_id)
+        if fresh is not None:
+            self._np_random, self._np_random_seed = fresh
+        if scheduled:
+            schedule.advance()
+        self._schedule = schedule
+        self._task_id = task_id
+        self._static = self._make_static(task_id)
+        self._observation = self._begin()
+        self._taken = 0
+        self._command_valid, self._success, self._score = True, False, 0.0
+        self._stop_reason = None
+        return self._observation, self._info()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+        """Take one command.
+
+        Raises:
+            ResetNeeded: there is no running episode.
+        """
+        if self._task_id is None or self._stop_reason is not None:
+            raise self._no_episode("step")
+        if isinstance(action, str):
+            outcome = self._apply(action if type(action) is str else str(action))
+            observation, reward, success, self._score, self._command_valid = outcome
+        else:
+            observation, reward, success = self._refuse(), 0.0, False
+            self._command_valid = False
+        self._taken += 1
+        self._observation = observation
+        truncated = False
+        if success:
+            self._success = True
+            self._stop_reason = "success"
+        elif self._taken == self._max_steps:
+            truncated = True
+            self._stop_reason = "step_limit"
+        return observation, reward, success, truncated, self._info()
+
+    def render(self) -> str | None:
+        """The last observation if `render_mode` is ``"ansi"``, else None."""
+        if self.render_mode is None:
+            return None
+        if self._task_id is None:
+            raise self._no_episode("render")
+        return self._observation
+
+    @property
+    def max_steps(self) -> int | None:
+        """Steps in an episode; None for no limit."""
+        return self._max_steps
+
+    @property
+    def task_ids(self) -> tuple[str, ...]:
+        """All tasks that `reset` can start."""
+        return tuple(self._task_ids())
+
+    @property
+    def remaining_steps(self) -> int | None:
+        """Steps left in the env's own budget; 0 after the end, None for no limit."""
+        if self._stop_reason is not None:
+            return 0
+        return None if self._max_steps is None else self._max_steps - self._taken
+
+    # ------------------------------------------------------------------ inside
+
+    def _make_static(self, task_id: str) -> Info:
+        static = dict(self._info_static())
+        if static.keys() != _STATIC_KEYS:
+            raise TypeError(f"_info_static must give {sorted(_STATIC_KEYS)}, got {sorted(static)}")
+        static["action_templates"] = tuple(static["action_templates"])
+        static["provenance"] = FrozenDict(static["provenance"])
+        return {"task_id": task_id, **static}
+
+    def _info(self) -> Info:
+        info = self._static.copy()
+        info["admissible_actions"] = self._admissible()
+        info["command_valid"] = self._command_valid
+        info["success"] = self._success
+        info["score"] = self._score
+        info["steps_left"] = None if self._max_steps is None else self._max_steps - self._taken
+        info["stop_reason"] = self._stop_reason
+        return info
+
+    def _demand_episode(self, action: str) -> None:
+        if self._task_id is None:
+            raise self._no_episode(action)
+
+    def _no_episode(self, action: str) -> ResetNeeded:
+        if self._task_id is None:
+            return ResetNeeded(f"Cannot {action} {self.env_id} before the first reset().")
+        return ResetNeeded(
+            f"Cannot {action}: the episode of {self._task_id!r} ended ({self._stop_reason}) after "
+            f"{self._taken} steps. Call reset()."
+        )
+
+    def _capture(self, wrappers: tuple[tuple[str, tuple[Any, ...]], ...] = ()) -> Snapshot:
+        """This env's part of a snapshot, together with what was captured of its wrappers."""
+        if self._task_id is None or self._schedule is None:
+            raise self._no_episode("take a snapshot of")
+        return Snapshot(
+            FORMAT,
+            self.env_id,
+            self._task_id,
+            (
+                self._engine_state(),
+                self._observation,
+                self._taken,
+                self._command_valid,
+                self._success,
+                self._score,
+                self._stop_reason,
+                self._schedule.to_state(),
+            ),
+            None if self._max_steps is None else self._max_steps - self._taken,
+            rng_to_state(self.np_random, self.np_random_seed),
+            wrappers,
+            self._task_revision(self._task_id),
+        )
+
+    def _resume(self, snap: Snapshot) -> tuple[str, Info]:
+        """Continue from `snap`; raises `SnapshotMismatch` before anything changes."""
+        seen = check_snapshot(
+            snap,
+            Expectation(
+                self.env_id,
+                self._task_revision,
+                self._max_steps,
+                self.observation_space.max_length,
+                len(self._task_ids()),
+            ),
+        )
+        self._set_engine_state(snap.task_id, seen.engine)
+        if self._task_id != snap.task_id:
+            self._task_id = snap.task_id
+            self._static = self._make_static(snap.task_id)
+        if self._schedule is None or self._schedule.to_state() != seen.schedule.to_state():
+            self._schedule = seen.schedule
+        self._observation, self._taken = seen.observation, seen.taken
+        self._command_valid, self._success = seen.command_valid, seen.success
+        self._score, self._stop_reason = seen.score, seen.stop_reason
+        self._np_random = set_rng(self._np_random, seen.rng)
+        self._np_random_seed = seen.rng[-1]
+        return seen.observation, self._info()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TextEnv:
+        """An independent env in the same state, sharing immutable tables."""
+        new = object.__new__(type(self))
+        memo[id(self)] = new
+        for name, value in vars(self).items():
+            shared = name in self.shared_on_copy
+            new.__dict__[name] = value if shared else copy.deepcopy(value, memo)
+        return new
