@@ -134,6 +134,7 @@ _SHARED_SPOTS: dict[str, tuple[tuple[str, ...], float]] = {
     "HandTowelHolder": (("TowelHolder",), 0.04),
 }
 _BURNER_PAIR = 0.95
+_FEWEST = 6  # receptacles in the barest real room
 
 # (class, neighbour class, probability): what is in the first is also listed in the second.
 _OVERLAPS: tuple[tuple[str, str, float], ...] = (
@@ -150,7 +151,9 @@ _HEIGHTS = {
     "Toaster": 0.92, "CoffeeMachine": 0.92, "Drawer": 0.58, "Shelf": 0.82, "TowelHolder": 1.35,
     "HandTowelHolder": 1.67, "ToiletPaperHanger": 0.88, "DiningTable": 0.31, "SideTable": 0.21,
 }  # fmt: skip
-_SCENERY_HEIGHTS = {"Window": 1.5, "LightSwitch": 1.2, "Painting": 1.6, "Mirror": 1.4, "Blinds": 2.2}
+_SCENERY_HEIGHTS = {
+    "Window": 1.5, "LightSwitch": 1.2, "Painting": 1.6, "Mirror": 1.4, "Blinds": 2.2,
+}  # fmt: skip
 
 
 def number(value: float) -> str:
@@ -192,9 +195,9 @@ class Scenery:
     loc: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """One scene: what is the same in all its games."""
+    """One scene: what is the same in all its games. Compared and hashed by identity."""
 
     room: str
     scene: int
@@ -216,8 +219,10 @@ class Layout:
 def _classes(room: str, size: int | None, draws: Draws) -> list[str]:
     table = class_tables().receptacles[room]
     if size is None:
-        counts = {cls: draws.count(lo, mean, hi) for cls, (lo, mean, hi) in table.items()}
-        return [cls for cls, n in counts.items() for _ in range(n)]
+        while True:
+            counts = {cls: draws.count(lo, mean, hi) for cls, (lo, mean, hi) in table.items()}
+            if sum(counts.values()) >= _FEWEST:
+                return [cls for cls, n in counts.items() for _ in range(n)]
     chosen = [draws.choice(options) for options in _CORE[room]][:size]
     # The square root keeps the many cabinets and drawers from filling a small room.
     weights = {cls: mean**0.5 for cls, (_, mean, _) in table.items()}

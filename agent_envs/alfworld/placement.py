@@ -19,6 +19,7 @@ _NESTS = frozenset({"Bowl", "Cup", "Mug", "Plate", "Pot", "Pan"})
 _NESTED = frozenset({"ButterKnife", "Fork", "Knife", "Spoon", "Spatula"})
 _NEST_SHARE = 0.2
 _COOL_SHARE = 0.04
+_ONE_THERE_SHARE = 0.03  # of the two-object games may start with one object in place
 _MOST_OF_A_CLASS = 4
 
 
@@ -69,15 +70,16 @@ def start_classes(layout: Layout, cls: str, but: str | None = None) -> list[str]
     return [r for r in class_tables().starts.get(cls, ()) if r in layout.by_class and r != but]
 
 
-@lru_cache(maxsize=4096)
-def possible_tasks(layout_key: _ByIdentity, task_type: TaskType) -> dict[str, tuple[str, ...]]:
+@lru_cache(maxsize=2048)
+def possible_tasks(layout: Layout, task_type: TaskType) -> dict[str, tuple[str, ...]]:
     """Object class -> receptacle classes it can be asked to be put into, in one layout."""
-    layout, tables = layout_key.layout, class_tables()
+    tables = class_tables()
     found: dict[str, tuple[str, ...]] = {}
     for cls in tables.objects[layout.room]:
         props = tables.properties.get(cls, frozenset())
         if "pickupable" not in props or not start_classes(layout, cls):
             continue
+        targets: tuple[str, ...]
         if task_type is TaskType.LOOK:
             targets = ("DeskLamp",) if cls in tables.looked_at else ()
         else:
@@ -92,24 +94,11 @@ def possible_tasks(layout_key: _ByIdentity, task_type: TaskType) -> dict[str, tu
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _ByIdentity:
-    """A layout as a cache key: layouts are made once and compared by identity."""
-
-    layout: Layout
-
-    def __hash__(self) -> int:
-        return id(self.layout)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByIdentity) and other.layout is self.layout
-
-
 def draw_task(layout: Layout, task_type: TaskType, draws: Draws) -> Task | None:
     """A task that the layout can host, or None if there is none of this type."""
     if task_type is TaskType.LOOK and not start_classes(layout, "DeskLamp"):
         return None
-    tasks = possible_tasks(_ByIdentity(layout), task_type)
+    tasks = possible_tasks(layout, task_type)
     if not tasks:
         return None
     cls = draws.choice(tuple(tasks))
@@ -146,9 +135,9 @@ class _Placer:
         where = [first]
         for a, b, p in layout.overlaps:
             other = layout.receptacles[b].cls
-            if a == first and b not in where and other != but and draws.chance(p):
-                if cls in self.tables.can.get(other, ()):
-                    where.append(b)
+            fits = other != but and cls in self.tables.can.get(other, ())
+            if a == first and fits and b not in where and draws.chance(p):
+                where.append(b)
         cool = kind == "Fridge" and "coolable" in self.tables.properties[cls]
         cool = cool and self.extras and draws.chance(_COOL_SHARE)
         self.things.append(Thing(self.fresh(cls, first), cls, tuple(where), cool))
@@ -192,11 +181,11 @@ def _fill_like_real(placer: _Placer, task: Task, needed: int, avoid: str | None)
         count = max(wanted, draws.count(1, mean, _MOST_OF_A_CLASS))
         for _ in range(count):
             placer.place(cls, avoid if cls == task.object else None)
+    if task.type is TaskType.TWO and draws.chance(_ONE_THERE_SHARE):
+        placer.place(task.object)
 
 
-def _fill_exactly(
-    placer: _Placer, task: Task, needed: int, avoid: str | None, size: int
-) -> None:
+def _fill_exactly(placer: _Placer, task: Task, needed: int, avoid: str | None, size: int) -> None:
     draws, layout = placer.draws, placer.layout
     for _ in range(needed):
         placer.place(task.object, avoid)
