@@ -76,15 +76,15 @@ def _flatten_space(space: AnyText) -> Box:
     return Box(low=0, high=_NO_CHARACTER, shape=(space.max_length,), dtype=np.int32)
 
 
-@flatten.register(AnyText)  # type: ignore[misc]
-def _flatten(space: AnyText, x: str) -> NDArray[np.int32]:
+@flatten.register(AnyText)
+def _flatten(space: AnyText, x: str) -> NDArray[np.int32]:  # type: ignore[misc]
     codes = np.full(space.max_length, _NO_CHARACTER, dtype=np.int32)
     codes[: len(x)] = [ord(c) for c in x]
     return codes
 
 
-@unflatten.register(AnyText)  # type: ignore[misc]
-def _unflatten(space: AnyText, x: NDArray[np.int32]) -> str:
+@unflatten.register(AnyText)
+def _unflatten(space: AnyText, x: NDArray[np.int32]) -> str:  # type: ignore[misc]
     return "".join(chr(c) for c in x if c != _NO_CHARACTER)
 
 
@@ -138,9 +138,7 @@ def _stride(space: AnyText) -> int:
 
 
 @create_shared_memory.register(AnyText)
-def _create_shared_memory(
-    space: AnyText, n: int = 1, ctx: ModuleType | Any = multiprocessing
-) -> Any:
+def _create_shared_memory(space: AnyText, n: int = 1, ctx: Any = multiprocessing) -> Any:
     return ctx.Array("B", n * _stride(space))
 
 

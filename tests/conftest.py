@@ -1,0 +1,66 @@
+"""Fixtures for external data and the reference engine.
+
+Tests that need them take the fixture `real_data`, `real_games` or `reference`; where the thing is
+absent they are skipped, and fail instead if ``SERO_REQUIRE`` names it (``reference``, ``data``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support import unavailable
+
+if TYPE_CHECKING:
+    from agent_envs.alfworld.games import GameSet
+
+# Fixed examples, so that a red run can be repeated; no deadline: machines are shared.
+settings.register_profile(
+    "sero",
+    derandomize=True,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("sero")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder that ``SERO_TEST_DATA`` names."""
+    value = os.environ.get("SERO_TEST_DATA")
+    if not value:
+        unavailable("data", "SERO_TEST_DATA is not set")
+    path = Path(value)
+    if not path.is_dir():
+        unavailable("data", f"SERO_TEST_DATA names {path}, which is no folder")
+    return path
+
+
+@pytest.fixture(scope="session")
+def real_games(real_data: Path) -> GameSet:
+    """The published ALFWorld games of the test data."""
+    from agent_envs.alfworld.games import GameSet
+
+    archive = real_data / "alfworld_games.tar.xz"
+    if not archive.is_file():
+        unavailable("data", f"there is no {archive}")
+    return GameSet.from_path(archive)
+
+
+@pytest.fixture(scope="session")
+def reference() -> None:
+    """The original engine can be imported."""
+    for name in ("textworld", "alfworld"):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                importlib.import_module(name)
+        except ImportError as error:
+            unavailable("reference", f"{name} cannot be imported ({error})")
