@@ -1,0 +1,269 @@
+"""Finding game files: folders, archives, single files.
+
+Nothing is ever written to disk, whatever an archive holds: members are read in memory, under
+limits on size and number, and only those whose names say that they are a game or its trajectory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from agent_envs.alfworld.compile import domain_text, grammar_text
+from agent_envs.errors import CorruptGame, DataError, MissingData
+
+GAME_NAME = "game.tw-pddl"
+GAME_SUFFIX = ".tw-pddl"
+TRAJECTORY_NAME = "traj_data.json"
+ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".zip")
+CUSTOM_SPLIT = "custom"
+KNOWN_SPLITS = ("train", "valid_seen", "valid_unseen", "valid_train")
+
+MAX_FILE_BYTES = 16 << 20
+MAX_ARCHIVE_BYTES = 16 << 30
+MAX_MEMBERS = 500_000
+
+
+@dataclass(slots=True)
+class Trial:
+    """What was found of one trial: where its files are, or why they cannot be used."""
+
+    where: str
+    """For people: path on disk or name in the archive."""
+    parts: tuple[str, ...]
+    """Folders that lead to it, the trial's own last."""
+    game: Callable[[], bytes] | None = None
+    trajectory: Callable[[], bytes] | None = None
+    problem: str | None = None
+    """Why it must not be read, e.g. ``"unsafe_path"``."""
+
+
+def find_trials(path: Path) -> list[Trial]:
+    """All trials under `path`, sorted by where they are.
+
+    Raises:
+        MissingData: `path` does not exist or is neither folder, archive nor game file.
+        DataError: an archive that is damaged or exceeds the limits.
+    """
+    if path.is_dir():
+        trials = _in_folder(path)
+    elif not path.exists():
+        raise MissingData(f"There are no ALFWorld games at {path}: no such file or folder.")
+    elif path.name.endswith(ARCHIVE_SUFFIXES):
+        trials = _in_archive(path)
+    elif path.name.endswith(GAME_SUFFIX):
+        trials = [_single(path)]
+    else:
+        raise MissingData(
+            f"{path} is no ALFWorld data: expected a folder, an archive "
+            f"({', '.join(ARCHIVE_SUFFIXES)}) or a game file (*{GAME_SUFFIX})."
+        )
+    return sorted(trials, key=lambda trial: trial.where)
+
+
+def split_task_trial(parts: tuple[str, ...], name: str) -> tuple[str, str, str]:
+    """The three parts of a task id, from the folders that lead to a trial.
+
+    `name` stands in where there are too few folders.
+
+    >>> split_task_trial(("json_2.1.1", "train", "heat-Egg", "trial_1"), "data")
+    ('train', 'heat-Egg', 'trial_1')
+    >>> split_task_trial(("heat-Egg", "trial_1"), "valid_seen")
+    ('valid_seen', 'heat-Egg', 'trial_1')
+    >>> split_task_trial(("trial_1",), "my_games")
+    ('custom', 'my_games', 'trial_1')
+    """
+    if len(parts) >= 3:
+        return parts[-3], parts[-2], parts[-1]
+    if len(parts) == 2:
+        return (name if name in KNOWN_SPLITS else CUSTOM_SPLIT), parts[0], parts[1]
+    return CUSTOM_SPLIT, name, parts[0] if parts else "game"
+
+
+def _single(path: Path) -> Trial:
+    parts = path.resolve().parts[1:-1]
+    if path.name == GAME_NAME and len(parts) >= 3 and parts[-3] in KNOWN_SPLITS:
+        parts = parts[-3:]  # a file of ALFWorld's own tree keeps its id
+    else:
+        parts = (CUSTOM_SPLIT, "game", path.name.removesuffix(GAME_SUFFIX))
+    trajectory = path.with_name(TRAJECTORY_NAME)
+    return Trial(
+        str(path),
+        parts,
+        game=_file_reader(path),
+        trajectory=_file_reader(trajectory) if trajectory.is_file() else None,
+    )
+
+
+def _in_folder(root: Path) -> list[Trial]:
+    trials: list[Trial] = []
+    seen: set[str] = set()
+    for folder, folders, files in os.walk(root, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:  # a link back up, or the same games twice
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        here = Path(folder)
+        parts = here.relative_to(root).parts
+        games = sorted(name for name in files if name.endswith(GAME_SUFFIX))
+        trajectory = TRAJECTORY_NAME in files
+        if not games and trajectory:
+            trials.append(Trial(str(here), parts, trajectory=_file_reader(here / TRAJECTORY_NAME)))
+        for name in games:
+            own = name == GAME_NAME
+            trials.append(
+                Trial(
+                    str(here / name),
+                    parts if own else (*parts, name.removesuffix(GAME_SUFFIX)),
+                    game=_file_reader(here / name),
+                    trajectory=_file_reader(here / TRAJECTORY_NAME) if own and trajectory else None,
+                )
+            )
+    return trials
+
+
+def _file_reader(path: Path) -> Callable[[], bytes]:
+    def read() -> bytes:
+        try:
+            with open(path, "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise CorruptGame(f"{path} is not a regular file.")
+                return _read_limited(file, str(path))
+        except OSError as error:
+            raise MissingData(f"Cannot read {path}: {error}.") from error
+
+    return read
+
+
+def _read_limited(file: IO[bytes], name: str) -> bytes:
+    data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise CorruptGame(f"{name} is larger than {MAX_FILE_BYTES >> 20} MiB; that is no game.")
+    return data
+
+
+def _in_archive(path: Path) -> list[Trial]:
+    trials: dict[tuple[str, ...], Trial] = {}
+    refused: list[Trial] = []
+    try:
+        for name, problem, data in _members(path):
+            where = f"{path.name}:{name}"
+            if problem is not None:
+                refused.append(Trial(where, (CUSTOM_SPLIT, "refused", name), problem=problem))
+                continue
+            *folders, file = PurePosixPath(name).parts
+            own = file in (GAME_NAME, TRAJECTORY_NAME)
+            parts = tuple(folders) if own else (*folders, file.removesuffix(GAME_SUFFIX))
+            trial = trials.setdefault(parts, Trial(where, parts))
+            if file == TRAJECTORY_NAME:
+                trial.trajectory = _Packed(_trajectory_core(data))
+            elif trial.game is None:
+                trial.where, trial.game = where, _Packed(data)
+            else:
+                refused.append(Trial(where, parts, problem="duplicate"))
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error) as error:
+        raise DataError(f"Cannot read the archive {path}: {error}.") from error
+    except (ValueError, RuntimeError, NotImplementedError) as error:
+        raise DataError(f"Cannot read the archive {path}: {error}.") from error
+    return [*trials.values(), *refused]
+
+
+def _members(path: Path) -> Iterator[tuple[str, str | None, bytes]]:
+    """Name, reason for refusal or None, and content of each member that matters."""
+    budget = _Budget(path)
+    if path.name.endswith(".zip"):
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                budget.spend(0)
+                if info.is_dir() or not _matters(info.filename):
+                    continue
+                mode = info.external_attr >> 16
+                regular = not stat.S_IFMT(mode) or stat.S_ISREG(mode)
+                problem = _refusal(info.filename, info.file_size, regular)
+                if problem is None:
+                    budget.spend(info.file_size)
+                    with archive.open(info) as file:
+                        yield info.filename, None, _read_limited(file, info.filename)
+                else:
+                    yield info.filename, problem, b""
+        return
+    # As a stream: one pass, no seeking back, constant memory.
+    with tarfile.open(path, mode="r|*") as archive:
+        for member in archive:
+            budget.spend(member.size)
+            if member.isdir() or not _matters(member.name):
+                continue
+            problem = _refusal(member.name, member.size, member.isreg())
+            handle = archive.extractfile(member) if problem is None else None
+            if handle is None:
+                yield member.name, problem or "not_a_file", b""
+            else:
+                yield member.name, None, _read_limited(handle, member.name)
+
+
+class _Budget:
+    def __init__(self, path: Path) -> None:
+        self.path, self.size, self.members = path, 0, 0
+
+    def spend(self, size: int) -> None:
+        self.size += max(size, 0)
+        self.members += 1
+        if self.size > MAX_ARCHIVE_BYTES or self.members > MAX_MEMBERS:
+            raise DataError(
+                f"The archive {self.path} unpacks to more than {MAX_ARCHIVE_BYTES >> 30} GiB or "
+                f"{MAX_MEMBERS} members; unpack it yourself and give the folder."
+            )
+
+
+def _matters(name: str) -> bool:
+    file = name.replace("\\", "/").rpartition("/")[2]
+    return file == TRAJECTORY_NAME or file.endswith(GAME_SUFFIX)
+
+
+def _refusal(name: str, size: int, regular: bool) -> str | None:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or ":" in name:
+        return "unsafe_path"
+    if not regular:
+        return "not_a_file"
+    if size > MAX_FILE_BYTES:
+        return "too_large"
+    return None
+
+
+def _trajectory_core(data: bytes) -> bytes:
+    """The few entries of a trajectory that the index reads; the rest can be megabytes."""
+    try:
+        whole = json.loads(data)
+        core: dict[str, Any] = {key: whole[key] for key in ("task_type", "pddl_params")}
+        return json.dumps(core).encode()
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return data
+
+
+def _dictionary() -> bytes:
+    return (domain_text() + grammar_text()).encode()
+
+
+class _Packed:
+    """A text kept in memory, compressed against the domain and grammar that games share."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        packer = zlib.compressobj(level=1, zdict=_dictionary())
+        self._data = packer.compress(data) + packer.flush()
+
+    def __call__(self) -> bytes:
+        unpacker = zlib.decompressobj(zdict=_dictionary())
+        return unpacker.decompress(self._data) + unpacker.flush()
