@@ -20,6 +20,7 @@ compare medians. Our steps are timed by whole walks, since one is too short for 
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ from agent_envs.alfworld import engine
 from agent_envs.alfworld.compile import compile_game
 from agent_envs.alfworld.games import GameSet
 from agent_envs.alfworld.goals import won
+from agent_envs.alfworld.text import intro
 from agent_envs.alfworld.textworld_engine import TextWorldGame
 from agent_envs.errors import DataError
 from oracles.alfworld_planner import ALFWorldPlanner
@@ -157,16 +159,13 @@ def measure_planners(payload: bytes, times: Times) -> tuple[int, int]:
 
 def mismatches(payload: bytes, walk: Walk, record: Sequence[tuple[str, tuple[str, ...]]]) -> int:
     """How many steps of `walk` differ between the engines in text or admissible commands."""
-    fresh = GameSet.from_games([("game", "train", payload)])
-    env = gymnasium.make("SeroALFWorld-v0", data=fresh, max_steps=len(walk.commands) + 1)
-    observation, info = env.reset(options={"task_id": "game"})
-    ours = [(observation, info["admissible_actions"])]
+    game = compile_game(payload)
+    state, observation = game.start, intro(game, game.start)
+    ours = [(observation, engine.admissible(game, state))]
     for command in walk.commands:
-        if info["stop_reason"] is not None:
-            break
-        observation, _, _, _, info = env.step(command)
-        ours.append((observation, info["admissible_actions"]))
-    return sum(a != (b[0], tuple(b[1])) for a, b in zip(ours, record, strict=False))
+        state, observation, _ = engine.step(game, state, command)
+        ours.append((observation, engine.admissible(game, state)))
+    return sum(a != (b[0], tuple(b[1])) for a, b in zip(ours, record, strict=True))
 
 
 def measure(
@@ -186,7 +185,7 @@ def measure(
     chosen = choose_games(games, max(walks, planner_games), seed)
     unseen = wrong = longer = 0
     for i, task_id in enumerate(chosen):
-        payload = games.payload(task_id)
+        payload = json.dumps(dict(games.payload(task_id))).encode()
         if i < walks:
             rng = np.random.default_rng([seed, i])
             walk = seeded_walk(compile_game(payload), steps, rng)

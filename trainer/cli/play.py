@@ -38,8 +38,8 @@ class Args:
     data: Path | None = None
     """Games: an ALFWorld tree, a folder, an archive or one game file (default: $SERO_ALFWORLD_DATA,
     $ALFWORLD_DATA, else generated households)."""
-    split: str = "train"
-    """train, valid_seen or valid_unseen."""
+    split: str | None = None
+    """train, valid_seen or valid_unseen (default: train, or the split of --task-id)."""
     task_id: str | None = None
     """Play this task (default: the first of the schedule of --seed)."""
     seed: int = 0
@@ -120,6 +120,9 @@ class Game:
 
     def hint(self) -> None:
         """Show the next action of the oracle for this environment."""
+        if self.over:
+            self._print("The episode is over. :undo  :again  :next  :quit", "yellow")
+            return
         self._print(f"oracle: {next_action(self.env)}", "magenta")
 
     def play(self, lines: Iterator[str], echo: bool) -> None:
@@ -151,13 +154,15 @@ class Game:
 def next_action(env: gymnasium.Env[str, str]) -> str:
     """The planner's next action in the current state of `env`, or why there is none."""
     from oracles.alfworld_planner import ALFWorldPlanner
+    from oracles.base import PlanStatus
 
     base: Any = env.unwrapped
     plan = ALFWorldPlanner().plan(base.privileged(), agent_envs.remaining_steps(env), 1.0)
-    if plan.actions:
-        rest = len(plan.actions) - 1
-        return f"{plan.actions[0]}   (then {rest} more)" if rest else plan.actions[0]
-    return f"no action: {plan.status}" + (f" ({plan.detail})" if plan.detail else "")
+    why = f"{plan.status}: {plan.detail}" if plan.detail else str(plan.status)
+    if not plan.actions:
+        return f"no action ({why})"
+    more = f"then {len(plan.actions) - 1} more" if len(plan.actions) > 1 else "the last one"
+    return f"{plan.actions[0]}   ({more if plan.status == PlanStatus.FOUND else why})"
 
 
 def run(args: Args) -> int:
@@ -168,7 +173,8 @@ def run(args: Args) -> int:
         raise SeroError(f"there is no environment {args.env!r} to play. Known: {known}.")
     if args.commands is not None and not args.commands.is_file():
         raise SeroError(f"--commands {args.commands}: no such file.")
-    env = gymnasium.make(env_id, data=args.data, split=args.split)
+    split = args.split if args.split or args.task_id else "train"
+    env = gymnasium.make(env_id, data=args.data, split=split)
     game = Game(env, Console(highlight=False, emoji=False, markup=False), args.oracle)
     try:
         game.begin(seed=args.seed, task_id=args.task_id)

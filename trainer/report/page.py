@@ -26,9 +26,9 @@ _PANELS = (
 _ORACLE_PANELS = (
     (
         "Gate",
-        (("sero/mean_gate", "mean gate g"), ("sero/gate_zero_share", "share of roots with g = 0")),
+        (("sero/gate_mean", "mean gate g"), ("sero/gate_zero_share", "share of roots with g = 0")),
     ),
-    ("Reach", (("sero/mean_z", "mean z, chance to follow the oracle"),)),
+    ("Reach", (("sero/z", "mean z, all branch states"), ("sero/z_root", "mean z at the root"))),
     ("Effective depth", (("sero/effective_depth", "steps that carry weight"),)),
 )
 

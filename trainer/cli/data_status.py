@@ -1,0 +1,77 @@
+"""Show which games are there, where they come from, and which are left out and why.
+
+Looks where the environments look: `--data`, else $SERO_ALFWORLD_DATA, else $ALFWORLD_DATA, else
+generated households. Exit code 0 if there is at least one game to play.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trainer.cli.common import emit, game_set, printable
+
+VARIABLES = ("SERO_ALFWORLD_DATA", "ALFWORLD_DATA")
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """Options of `sero data status`."""
+
+    data: Path | None = None
+    """Games: an ALFWorld tree, a folder, an archive or one game file."""
+    skipped: bool = False
+    """List every game that is left out, with its reason."""
+    json: bool = False
+    """Print the counts as one JSON object on the last line."""
+
+
+def run(args: Args) -> int:
+    """Print the table; 0 if there is a game."""
+    games = game_set(args.data)
+    refs = [games.meta(task_id) for task_id in games.task_ids()]
+    counts = Counter((ref.split, str(ref.task_type)) for ref in refs)
+    kinds = sorted({kind for _, kind in counts})
+    console = Console(highlight=False, markup=False, emoji=False)
+
+    def say(line: str) -> None:
+        console.print(Text(printable(line)), soft_wrap=True)
+
+    if args.data is None:
+        for name in VARIABLES:
+            say(f"${name}: {os.environ.get(name) or 'not set'}")
+    say(f"source: {games.source}")
+    say(f"manifest hash: {games.manifest_hash}")
+    table = Table()
+    table.add_column("games")
+    for split in games.splits:
+        table.add_column(Text(printable(split)), justify="right")
+    for kind in kinds:
+        table.add_row(kind, *(str(counts[split, kind]) for split in games.splits))
+    table.add_row("all", *(str(sum(counts[s, k] for k in kinds)) for s in games.splits))
+    console.print(table)
+    say(f"{len(refs)} games, {len(games.skipped)} left out")
+    for reason, number in games.skip_counts().items():
+        say(f"  {number} {reason}")
+    if args.skipped:
+        for task_id, reason in games.skipped:
+            say(f"  {task_id}: {reason}")
+    emit(
+        {
+            "source": games.source,
+            "manifest_hash": games.manifest_hash,
+            "games": len(refs),
+            "splits": {s: sum(counts[s, k] for k in kinds) for s in games.splits},
+            "task_types": {k: sum(counts[s, k] for s in games.splits) for k in kinds},
+            "skipped": games.skip_counts(),
+            "skipped_games": [list(pair) for pair in games.skipped] if args.skipped else [],
+        },
+        args.json,
+    )
+    return 0 if refs else 1
