@@ -283,17 +283,26 @@ def load_game_set(data: GameSet | str | os.PathLike[str] | None = None) -> GameS
     """The games that `data` names; without it those of the environment, else generated ones.
 
     In this order: `data` itself, ``$SERO_ALFWORLD_DATA``, ``$ALFWORLD_DATA``, and the default
-    set of generated households. A path is indexed once per process.
+    set of generated households. A path is indexed once per process. A text that starts with
+    ``generated:`` names generated households instead of a path, for example
+    ``generated:small?seed=1`` (see `agent_envs.alfworld.generator.parse_source`).
 
     Raises:
         MissingData: a path that does not exist or holds no game, with what named it.
+        InvalidSpec: a ``generated:`` text that is not understood.
     """
     if isinstance(data, GameSet):
         return data
     if data is not None:
+        generated = _generated(data)
+        if generated is not None:
+            return generated
         return _from_path(str(Path(data).expanduser().resolve()))
     for variable in (OWN_VARIABLE, VARIABLE):
         value = os.environ.get(variable)
+        generated = _generated(value) if value else None
+        if generated is not None:
+            return generated
         if value:
             path = Path(value).expanduser().resolve()
             try:
@@ -307,6 +316,12 @@ def load_game_set(data: GameSet | str | os.PathLike[str] | None = None) -> GameS
     from agent_envs.alfworld.generator import default_game_set
 
     return default_game_set()
+
+
+def _generated(data: str | os.PathLike[str]) -> GameSet | None:
+    from agent_envs.alfworld.generator import parse_source
+
+    return parse_source(os.fspath(data))
 
 
 @lru_cache(maxsize=8)

@@ -9,15 +9,31 @@ be won, is not won at the start, and carries a shortest plan as its walkthrough.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from hashlib import blake2b
+import json
+import os
+from collections.abc import Iterator, Mapping
+from functools import lru_cache, partial
+from hashlib import blake2b, sha256
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent_envs.alfworld.house import ROOMS, ROOMS_EACH, UNSEEN_FROM, Draws, Layout, make_layout
+from agent_envs.alfworld.compile import domain_text, grammar_text
+from agent_envs.alfworld.game_files import GAME_NAME, TRAJECTORY_NAME
+from agent_envs.alfworld.games import GameSet
+from agent_envs.alfworld.house import (
+    ROOMS,
+    ROOMS_EACH,
+    UNSEEN_FROM,
+    Draws,
+    Layout,
+    class_tables_text,
+    make_layout,
+)
+from agent_envs.alfworld.household_source import PREFIX, Source, read_source
 from agent_envs.alfworld.household_spec import (
-    PRESETS,
     ROOMS_FOR,
     SMALL,
+    SPLITS,
     STANDARD,
     HouseholdSpec,
     InvalidSpec,
@@ -26,9 +42,24 @@ from agent_envs.alfworld.placement import Task, draw_task, furnish
 from agent_envs.alfworld.problem_writer import payload, sentence, traj_data
 from agent_envs.alfworld.shortest import shortest_plan
 
+__all__ = [
+    "GENERATOR_VERSION",
+    "SMALL",
+    "SPLITS",
+    "STANDARD",
+    "GeneratedGame",
+    "HouseholdSpec",
+    "InvalidSpec",
+    "default_game_set",
+    "generate_game",
+    "generate_game_set",
+    "parse_source",
+    "task_id",
+    "write_tree",
+]
+
 GENERATOR_VERSION = 1
 """Part of every stream's key; changes whenever the same seed would give other games."""
-SPLITS = ("train", "valid_seen", "valid_unseen")
 _TRIES = 200
 
 
@@ -147,3 +178,106 @@ def generate_game(
         f"No placement among {_TRIES} leaves {words!r} to be done in scene {layout.scene} under "
         f"{spec}. Ask for more receptacles or objects."
     )
+
+
+def generate_game_set(
+    seed: int = 0, counts: Mapping[str, int] | None = None, spec: HouseholdSpec = STANDARD
+) -> GameSet:
+    """A set of generated games. Only their ids are made; a game is made when it is asked for.
+
+    Args:
+        seed: names the world.
+        counts: games of each split; None: 2,000 train, 500 valid_seen, 500 valid_unseen. A split
+            that is left out gets none. More games of a split leave the first ones as they are.
+        spec: what the households look like.
+
+    Raises:
+        InvalidSpec: as `generate_game`, or an unknown split or negative number in `counts`.
+    """
+    source = Source(seed, counts, spec)
+    return GameSet.from_games(
+        (
+            (task_id(seed, index, split, spec), split, partial(_payload, seed, index, split, spec))
+            for split, index in _indices(source)
+        ),
+        source=str(source),
+        manifest_hash=_manifest_hash(source),
+    )
+
+
+def _indices(source: Source) -> Iterator[tuple[str, int]]:
+    for split, count in source.counts:
+        for index in range(count):
+            yield split, index
+
+
+def _payload(seed: int, index: int, split: str, spec: HouseholdSpec) -> dict[str, Any]:
+    return generate_game(seed, index, split, spec).payload
+
+
+def _manifest_hash(source: Source) -> str:
+    """SHA-256 (hex) over everything that decides the games, which need not exist yet."""
+    made_by = (GENERATOR_VERSION, source.seed, source.counts, source.spec.key)
+    parts = (repr(made_by), domain_text(), grammar_text(), class_tables_text())
+    return sha256("\0".join(parts).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def default_game_set() -> GameSet:
+    """The games that are played where no data is given: `STANDARD` households of seed 0."""
+    return generate_game_set()
+
+
+def parse_source(text: str) -> GameSet | None:
+    """The set that a source text such as ``"generated:small?seed=1&train=4000"`` names.
+
+    The preset (``small``, ``standard``) may be followed by ``seed``, the number of games of each
+    split, and fields of `HouseholdSpec`, several values joined by commas. One set per text is
+    made in a process. `GameSet.source` of a generated set is such a text.
+
+    Returns:
+        The set, or None if the text does not start with ``generated:``.
+
+    Raises:
+        InvalidSpec: an unknown preset, key or value.
+    """
+    return _from_text(text) if text.startswith(PREFIX) else None
+
+
+@lru_cache(maxsize=16)
+def _from_text(text: str) -> GameSet:
+    source = read_source(text)
+    return generate_game_set(source.seed, dict(source.counts), source.spec)
+
+
+def write_tree(
+    out: str | os.PathLike[str],
+    *,
+    seed: int = 0,
+    counts: Mapping[str, int] | None = None,
+    spec: HouseholdSpec = STANDARD,
+) -> int:
+    """Write generated games as ALFWorld's own tree, and return their number.
+
+    Below `out`: ``json_2.1.1/<split>/<task>/<trial>/{game.tw-pddl,traj_data.json}``. The arguments
+    are those of `generate_game_set`, and `GameSet.from_path(out)` has the same games.
+
+    Raises:
+        InvalidSpec: as `generate_game_set`.
+        FileExistsError: `out` holds a tree already; nothing is written.
+    """
+    source = Source(seed, counts, spec)
+    root = Path(out) / "json_2.1.1"
+    if root.exists():
+        raise FileExistsError(
+            f"{root} exists; games of two sets must not mix. Remove it or choose another folder."
+        )
+    number = 0
+    for split, index in _indices(source):
+        game = generate_game(seed, index, split, spec)
+        folder = root.joinpath(*game.task_id.split("/"))
+        folder.mkdir(parents=True)
+        for name, content in ((GAME_NAME, game.payload), (TRAJECTORY_NAME, game.traj_data)):
+            (folder / name).write_text(json.dumps(content), encoding="utf-8", newline="\n")
+        number += 1
+    return number

@@ -86,10 +86,16 @@ class ClassTables:
 
 
 @lru_cache(maxsize=1)
+def class_tables_text() -> str:
+    """The shipped data file, read once."""
+    path = files("agent_envs.alfworld") / "data" / "class_tables.json"
+    return path.read_bytes().decode("utf-8")
+
+
+@lru_cache(maxsize=1)
 def class_tables() -> ClassTables:
-    """The shipped class tables, read once."""
-    text = files("agent_envs.alfworld").joinpath("data/class_tables.json").read_text("utf-8")
-    raw = json.loads(text)
+    """The shipped class tables."""
+    raw = json.loads(class_tables_text())
     return ClassTables(
         receptacles={
             room: {c: (lo, mean, hi) for c, (lo, mean, hi) in table["receptacles"].items()}

@@ -9,6 +9,7 @@ from agent_envs.alfworld.house import ROOMS
 from agent_envs.alfworld.model import TaskType
 from agent_envs.errors import SeroError
 
+SPLITS = ("train", "valid_seen", "valid_unseen")
 _RECEPTACLES = (5, 30)
 _OBJECTS = (3, 60)
 
@@ -58,6 +59,8 @@ class HouseholdSpec:
                 )
         _check_names("rooms", self.rooms, ROOMS)
         _check_names("task_types", self.task_types, [str(t) for t in TaskType])
+        object.__setattr__(self, "rooms", tuple(self.rooms))
+        object.__setattr__(self, "task_types", tuple(TaskType(t) for t in self.task_types))
         for task_type in self.task_types:
             if not set(ROOMS_FOR[task_type]) & set(self.rooms):
                 raise InvalidSpec(
