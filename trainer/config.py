@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from agent_envs.errors import SeroError
+
 __all__ = [
     "AuxiliaryConfig",
     "Config",
@@ -41,7 +43,7 @@ __all__ = [
 ]
 
 
-class ConfigError(ValueError):
+class ConfigError(SeroError, ValueError):
     """A config that cannot be used: unknown key, wrong type or values that clash."""
 
 
@@ -164,7 +166,13 @@ class ObjectiveConfig:
     clip_low: float = 0.2  # published
     clip_high: float = 0.2  # published; DAPO: 0.28
     dual_clip: float | None = 3.0  # published; null: off
-    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"] = "token-mean"
+    aggregation: Literal[
+        "token-mean",
+        "seq-mean-token-mean",
+        "seq-mean-token-sum",
+        "seq-mean-token-sum-norm",  # this and the next divide by rollout.max_new_tokens
+        "dr_grpo",
+    ] = "token-mean"
     kl_coef: float = 0.0  # ours for tiny models; published: 0.01
     kl_kind: Literal["k2", "k3"] = "k3"  # in the loss; k1 has no useful gradient there
     entropy_coef: float = 0.0  # published code: 0.001

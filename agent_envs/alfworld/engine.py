@@ -285,12 +285,16 @@ def _add_treatments(
 
 
 def _put(row: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
-    return (*row[:index], value, *row[index + 1 :])
+    changed = list(row)
+    changed[index] = value
+    return tuple(changed)
 
 
 def _with_loc(state: State, loc: int) -> State:
-    return State(loc, *state[1:])
+    _, held, contents, at, opened, clean, hot, cool, sliced, toggled, on, removed = state
+    return State(loc, held, contents, at, opened, clean, hot, cool, sliced, toggled, on, removed)
 
 
 def _with_opened(state: State, opened: int) -> State:
-    return State(*state[:4], opened, *state[5:])
+    loc, held, contents, at, _, clean, hot, cool, sliced, toggled, on, removed = state
+    return State(loc, held, contents, at, opened, clean, hot, cool, sliced, toggled, on, removed)

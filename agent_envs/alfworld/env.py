@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from operator import and_
 from typing import Any, ClassVar
 
 from agent_envs.alfworld.engine import admissible, step
@@ -13,7 +15,13 @@ from agent_envs.alfworld.goals import won
 from agent_envs.alfworld.model import Game, PrivilegedView, State, TaskType
 from agent_envs.alfworld.text import REFUSAL, intro
 from agent_envs.core import TextEnv
-from agent_envs.errors import InvalidOption, MissingData, ResetNeeded, SnapshotMismatch
+from agent_envs.errors import (
+    InvalidOption,
+    MissingData,
+    ResetNeeded,
+    SnapshotMismatch,
+    TaskNotFound,
+)
 
 ENGINE = "sero-native"
 REWARD_VERSION = "alfworld-won-v1"
@@ -137,7 +145,8 @@ class ALFWorldEnv(TextEnv):
 
     def _info_static(self) -> Mapping[str, Any]:
         game, task_id = self._game, self._task_id
-        assert game is not None and task_id is not None
+        assert game is not None
+        assert task_id is not None
         return {
             "task_type": str(game.task_type),
             "split": self._games.meta(task_id).split,
@@ -162,15 +171,14 @@ class ALFWorldEnv(TextEnv):
         return self._games.load(task_id)
 
 
-def _other_selection(task_id: str, ids: tuple[str, ...]) -> Exception:
-    from agent_envs.errors import TaskNotFound
-
+def _other_selection(task_id: str, ids: tuple[str, ...]) -> TaskNotFound:
     near = TaskNotFound.among(task_id, ids)
     return TaskNotFound(
         f"Task {task_id!r} exists, but not in this env's split and task types. {near}"
     )
 
 
+@cache
 def engine_version() -> str:
     """Version of the native engine: that of the distribution."""
     try:
@@ -185,34 +193,30 @@ def check_state(game: Game, state: tuple[Any, ...]) -> State:
     Raises:
         SnapshotMismatch: wrong shape, type or range, or an object held twice.
     """
-    if type(state) is State:
-        fields: tuple[Any, ...] = tuple(state)
-    else:
-        fields = state
+    fields: Any = state
     start = game.start
     if not isinstance(fields, tuple) or len(fields) != len(start):
         raise SnapshotMismatch(f"The engine state has not the {len(start)} fields of a game's.")
-    objects, receptacles = 1 << len(game.objs), 1 << len(game.recs)
-    rows = {2: len(start.contents), 3: len(start.at), 11: len(start.removed)}
-    limits = {0: len(game.locs), 4: receptacles}
-    for position, value in enumerate(fields):
-        if position in rows:
+    n_objects = len(game.objs)
+    limits = [1 << n_objects] * len(fields)
+    limits[0], limits[4] = len(game.locs), 1 << len(game.recs)
+    for name, value, model, limit in zip(State._fields, fields, start, limits, strict=True):
+        if isinstance(model, tuple):
             good = (
                 isinstance(value, tuple)
-                and len(value) == rows[position]
-                and all(type(mask) is int and 0 <= mask < objects for mask in value)
+                and len(value) == len(model)
+                and set(map(type, value)) <= {int}
+                and (not value or (min(value) >= 0 and max(value) < limit))
             )
-        elif position == 1:
-            good = type(value) is int and -1 <= value < len(game.objs)
+        elif name == "held":
+            good = type(value) is int and -1 <= value < n_objects
         else:
-            good = type(value) is int and 0 <= value < limits.get(position, objects)
+            good = type(value) is int and 0 <= value < limit
         if not good:
-            raise SnapshotMismatch(
-                f"Field {State._fields[position]!r} of the engine state does not fit this game."
-            )
+            raise SnapshotMismatch(f"Field {name!r} of the engine state does not fit this game.")
     checked = State(*fields)
-    if checked.opened & ~game.openable or any(
-        inside & taken for inside, taken in zip(checked.contents, checked.removed, strict=True)
+    if checked.opened & ~(game.openable | start.opened) or any(
+        map(and_, checked.contents, checked.removed)
     ):
         raise SnapshotMismatch("The engine state contradicts itself.")
     return checked

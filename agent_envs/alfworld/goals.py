@@ -15,6 +15,14 @@ from agent_envs.errors import UnsupportedGame
 
 __all__ = ["Goal", "GoalTerms", "parse_goal", "won"]
 
+# Members of an Enum class are slow to look up, and `won` runs on every step.
+_LOOK, _CLEAN, _HEAT, _COOL, _TWO = (
+    TaskType.LOOK,
+    TaskType.CLEAN,
+    TaskType.HEAT,
+    TaskType.COOL,
+    TaskType.TWO,
+)
 _DONE_TO = {
     TaskType.CLEAN: ("cleanable", "isclean"),
     TaskType.HEAT: ("heatable", "ishot"),
@@ -37,7 +45,7 @@ def won(game: Game, state: State) -> bool:
     """Whether `state` fulfils the goal of `game`. Recomputed from the state alone."""
     goal = game.goal
     kind = goal.kind
-    if kind is TaskType.LOOK:
+    if kind is _LOOK:
         held = state.held
         if held < 0 or not goal.objects >> held & 1:
             return False
@@ -47,16 +55,16 @@ def won(game: Game, state: State) -> bool:
         contents = state.contents
         return any(contents[rec] & lit for rec in game.recs_at[state.loc])
     wanted = goal.objects
-    if kind is TaskType.CLEAN:
+    if kind is _CLEAN:
         wanted &= state.clean
-    elif kind is TaskType.HEAT:
+    elif kind is _HEAT:
         wanted &= state.hot
-    elif kind is TaskType.COOL:
+    elif kind is _COOL:
         wanted &= state.cool
     if not wanted:
         return False
     contents = state.contents
-    if kind is TaskType.TWO:
+    if kind is _TWO:
         for rec in game.goal_recs:
             there = contents[rec] & wanted
             if there & (there - 1):  # more than one bit
@@ -98,7 +106,7 @@ def _flatten(
     """Collect the literals below `tree`, each variable renamed to ``type#number``."""
     if not tree or not isinstance(tree[0], str):
         raise UnsupportedGame(f"Goal: expected a condition, found {tree!r}.")
-    head, *rest = tree
+    head, rest = tree[0], tree[1:]
     if head == "and":
         for part in rest:
             _flatten(_sub(part), scope, counts, literals)
@@ -159,16 +167,16 @@ def _candidates(
         return readings
     rec_type = rec_types.pop()
     kind = next(kind for _, kind in types)
-    base = {
+    base: set[tuple[str, ...]] = {
         ("objecttype", "object#1", kind),
         ("receptacletype", "receptacle#1", rec_type),
         ("inreceptacle", "object#1", "receptacle#1"),
     }
     readings.append((GoalTerms(TaskType.PICK, kind, rec_type), base))
     for task, (able, done) in _DONE_TO.items():
-        extra = {(able, "object#1"), (done, "object#1")}
+        extra: set[tuple[str, ...]] = {(able, "object#1"), (done, "object#1")}
         readings.append((GoalTerms(task, kind, rec_type), base | extra))
-    second = {
+    second: set[tuple[str, ...]] = {
         ("objecttype", "object#2", kind),
         ("inreceptacle", "object#2", "receptacle#1"),
         ("!=", "object#1", "object#2"),

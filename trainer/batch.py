@@ -1,0 +1,105 @@
+"""From recorded turns to what an optimiser step needs. Pure: turns in, tensors and indices out.
+
+Everything is computed from the turns' own fields, so turns read back from a file give the same
+numbers as those of the running rollout.
+
+Axis letters: M turns, N trajectories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.config import ObjectiveConfig, RolloutConfig
+from trainer.data import Turn
+from trainer.objectives import check_groups, dense_ids, grpo_advantages
+
+__all__ = [
+    "advantages",
+    "constant_groups",
+    "group_ids",
+    "partition",
+    "trained_turns",
+    "training_rewards",
+]
+
+
+def training_rewards(turns: Sequence[Turn], success_reward: float) -> Tensor:
+    """Base reward of each turn, float64 (M,): `success_reward` on the turn that wins, else 0.
+
+    A trajectory that ends by running out of steps is no success, whatever else is true of it.
+    The penalty for a malformed reply is the advantage's business (see `grpo_advantages`).
+    """
+    return torch.tensor(
+        [success_reward if turn.done and turn.success else 0.0 for turn in turns],
+        dtype=torch.float64,
+    )
+
+
+def group_ids(turns: Sequence[Turn]) -> tuple[Tensor, Tensor]:
+    """Dense int64 (M,) ids of each turn's group and trajectory."""
+    return dense_ids([t.uid for t in turns]), dense_ids([(t.uid, t.tid) for t in turns])
+
+
+def advantages(
+    turns: Sequence[Turn], objective: ObjectiveConfig, rollout: RolloutConfig
+) -> Tensor:
+    """Advantage of each turn under the base objective, float64 (M,).
+
+    Raises:
+        GroupError: no two trajectories share a group.
+    """
+    uid_M, tid_M = group_ids(turns)
+    check_groups(uid_M, tid_M)
+    adv_M = grpo_advantages(
+        training_rewards(turns, rollout.success_reward),
+        torch.tensor([turn.format_valid for turn in turns], dtype=torch.bool),
+        uid_M,
+        tid_M,
+        torch.tensor([turn.t for turn in turns], dtype=torch.int64),
+        flavor=objective.flavor,
+        use_std=objective.use_std,
+        penalty=rollout.format_penalty,
+    )
+    if objective.drop_constant_groups:
+        constant = constant_groups(turns)
+        drop_M = torch.tensor([turn.uid in constant for turn in turns], dtype=torch.bool)
+        adv_M = adv_M.masked_fill(drop_M, 0.0)
+    return adv_M
+
+
+def constant_groups(turns: Sequence[Turn]) -> frozenset[str]:
+    """Groups whose trajectories all had the same outcome: they teach nothing about the task.
+
+    The outcome is success or not; format penalties, which may still differ, are left out.
+    """
+    outcomes: dict[str, dict[str, bool]] = {}
+    for turn in turns:
+        group = outcomes.setdefault(turn.uid, {})
+        group[turn.tid] = group.get(turn.tid, False) or (turn.done and turn.success)
+    return frozenset(uid for uid, group in outcomes.items() if len(set(group.values())) == 1)
+
+
+def trained_turns(turns: Sequence[Turn], objective: ObjectiveConfig) -> list[bool]:
+    """Which turns take part in the base loss.
+
+    All of them, or with `mask_truncated` only those of trajectories that did not run out of
+    steps or of context.
+    """
+    if not objective.mask_truncated:
+        return [True] * len(turns)
+    ended = {(t.uid, t.tid): t.stop_reason for t in turns if t.done}
+    return [ended.get((t.uid, t.tid)) == "success" for t in turns]
+
+
+def partition(n: int, parts: int, generator: np.random.Generator) -> list[list[int]]:
+    """Shuffles 0..n-1 and cuts it into `parts` parts whose sizes differ by at most one.
+
+    Parts may be empty where n < parts. Each part is sorted: what matters is who is in it.
+    """
+    order = generator.permutation(n)
+    return [sorted(int(i) for i in part) for part in np.array_split(order, parts)]

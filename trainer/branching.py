@@ -1,0 +1,279 @@
+"""SERO's branches: choose roots, let the oracle continue, and make what the policy is trained on.
+
+Promises (tests/trainer/test_branching.py, test_no_leak.py):
+
+1. Roots are drawn from a stream of their own; with SERO on or off the rollouts are the same.
+2. A branch runs in an environment that no rollout uses, from a snapshot whose restored
+   observation and admissible commands were compared with the record.
+3. The prompt at branch state k is what the student would have seen there: its own history up to
+   the root, then the branch's observations with the oracle's commands. The privileged view goes
+   to the oracle and nowhere else.
+4. The target is `<think></think><action>COMMAND</action>` and the end token. The loss covers
+   command, closing tag and end token; z covers the command alone.
+
+This is the only module of the training loop that imports `oracles`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium
+from torch import nn
+
+from agent_envs.prompting import PromptView
+from oracles.base import HistoryItem, Oracle
+from oracles.branch import Branch, RootRecord
+from oracles.branch import run as run_branch
+from oracles.student_view import student_views
+from trainer import rng
+from trainer.auxiliary.sero import count_roots, row_coefficients
+from trainer.auxiliary.sero_weights import (
+    Rollout,
+    choose_root,
+    effective_depth,
+    gate,
+    log_z,
+    reach_weights,
+    success_return,
+)
+from trainer.config import AuxiliaryConfig
+from trainer.data import Segment, make_segment
+from trainer.metrics import mean_or_none
+from trainer.rollout import Student, Trajectory
+from trainer.update import AuxiliaryRow, score_segments
+
+__all__ = [
+    "GrownRoot",
+    "RootChoice",
+    "branch_metrics",
+    "grow",
+    "make_oracle",
+    "score",
+    "select_roots",
+    "step_rows",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RootChoice:
+    """A chosen pre-action state: turn `t` of trajectory `index` in the iteration's list."""
+
+    index: int
+    t: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrownRoot:
+    """A root with its branch.
+
+    Attributes:
+        choice, branch: where from, and what the oracle did.
+        valid: v_r; `reasons` says why not.
+        G_pi, G_O: returns of the policy and the oracle over the same remaining steps.
+        gate: g_r.
+        rows: loss segment of each branch state; empty where the gate is 0.
+        z_rows: the same sequences with only the command trained, for z.
+        logz: log z of each row under the behaviour policy; empty until `score`.
+    """
+
+    choice: RootChoice
+    branch: Branch
+    valid: bool
+    reasons: tuple[str, ...]
+    G_pi: float
+    G_O: float
+    gate: float
+    rows: tuple[Segment, ...] = ()
+    z_rows: tuple[Segment, ...] = ()
+    logz: tuple[float, ...] = ()
+
+    @property
+    def gate_reason(self) -> str:
+        """`active`, `invalid`, `oracle_worse` or `oracle_not_better`."""
+        if not self.valid:
+            return "invalid"
+        if self.gate > 0:
+            return "active"
+        return "oracle_worse" if self.G_O < self.G_pi else "oracle_not_better"
+
+
+def make_oracle(name: str, budget_s: float) -> Oracle[Any]:
+    """An oracle by name: `planner`, or `module:factory`, called without arguments.
+
+    Raises:
+        ValueError: neither form.
+    """
+    if name == "planner":
+        from oracles.alfworld_planner import ALFWorldPlanner
+
+        return ALFWorldPlanner(budget_s)
+    module, separator, attribute = name.partition(":")
+    if not separator:
+        raise ValueError(f"Unknown oracle {name!r}: give 'planner' or 'module:factory'.")
+    oracle: Oracle[Any] = getattr(importlib.import_module(module), attribute)()
+    return oracle
+
+
+def select_roots(
+    trajectories: Sequence[Trajectory], config: AuxiliaryConfig, seed: int, iteration: int
+) -> list[RootChoice]:
+    """At most one root per group, in order of first appearance of the groups.
+
+    Each group's two uniforms come from the stream (seed, iteration, group, "root").
+    """
+    groups: dict[str, list[int]] = {}
+    for index, trajectory in enumerate(trajectories):
+        groups.setdefault(trajectory.episode.uid, []).append(index)
+    roots = []
+    for uid, members in groups.items():
+        u1, u2 = rng.stream(seed, iteration, uid, purpose=rng.ROOT).random(2)
+        summary = [
+            Rollout(trajectories[i].success, len(trajectories[i].turns)) for i in members
+        ]
+        root = choose_root(summary, float(u1), float(u2), pool=config.pool)
+        if root is not None:
+            roots.append(RootChoice(members[root.rollout], root.step))
+    return roots
+
+
+def grow(
+    choice: RootChoice,
+    trajectory: Trajectory,
+    env: gymnasium.Env[str, str],
+    oracle: Oracle[Any],
+    student: Student,
+    config: AuxiliaryConfig,
+    max_target_tokens: int,
+) -> GrownRoot:
+    """Runs one branch in `env`, gates it, and makes its rows if the gate is open."""
+    turn = trajectory.turns[choice.t]
+    history = trajectory.history_before(choice.t)
+    branch = run_branch(
+        env,
+        trajectory.snapshots[choice.t],
+        oracle,
+        config.max_depth,
+        history=tuple(HistoryItem(*item) for item in history.items),
+        expected=RootRecord(turn.observation, turn.admissible),
+        root_step=choice.t,
+    )
+    reasons = list(branch.reasons)
+    G_pi, G_O = _returns(branch, trajectory, config)
+    g = gate(G_pi, G_O, config.return_scale, branch.valid)
+    rows: list[Segment] = []
+    z_rows: list[Segment] = []
+    if g > 0:
+        views = [
+            PromptView(
+                goal=view.goal,
+                observation=view.observation,
+                admissible=view.admissible,
+                history=tuple((item.observation, item.action) for item in view.history),
+                step=view.step,
+                action_templates=view.action_templates,
+            )
+            for view in student_views(branch)
+        ]
+        for view, step in zip(views, branch.steps, strict=True):
+            prompt_ids, target = student.prompt(view), student.target(step.action)
+            if not student.fits(prompt_ids):
+                reasons.append("prompt_too_long")
+            elif len(target.ids) > max_target_tokens:
+                reasons.append("target_too_long")
+            else:
+                rows.append(make_segment(prompt_ids, target.ids, mask=target.loss_mask))
+                z_rows.append(make_segment(prompt_ids, target.ids, mask=target.z_mask))
+    valid = not reasons
+    if not valid:
+        g, rows, z_rows = 0.0, [], []
+    return GrownRoot(
+        choice, branch, valid, tuple(dict.fromkeys(reasons)), G_pi, G_O, g, tuple(rows), tuple(z_rows)
+    )
+
+
+def _returns(
+    branch: Branch, trajectory: Trajectory, config: AuxiliaryConfig
+) -> tuple[float, float]:
+    """(G_pi, G_O) over the steps that both had left at the root; raw env figures only."""
+    if config.target == "score":
+        return trajectory.score, branch.score
+    start = branch.root_step
+    end = math.inf if branch.steps_left is None else start + branch.steps_left
+    horizon = int(end) if math.isfinite(end) else max(len(trajectory.turns), start) + 10**9
+    return (
+        success_return(trajectory.success, len(trajectory.turns), horizon),
+        success_return(branch.success, start + len(branch.steps), horizon),
+    )
+
+
+def score(
+    roots: Sequence[GrownRoot], model: nn.Module, micro_batch_tokens: int, pad_id: int
+) -> list[GrownRoot]:
+    """Fills `logz` of open branches under the frozen behaviour policy, in one batch.
+
+    Once per iteration, before its first optimiser step, in eval mode and at temperature 1.
+    """
+    rows = [row for root in roots for row in root.z_rows]
+    logprobs = score_segments(model, rows, micro_batch_tokens, pad_id)
+    values = iter([log_z(row) for row in logprobs])
+    return [replace(root, logz=tuple(next(values) for _ in root.z_rows)) for root in roots]
+
+
+def step_rows(roots: Sequence[GrownRoot], config: AuxiliaryConfig) -> list[AuxiliaryRow]:
+    """Rows of one optimiser step with their coefficients; N_root counts this step's roots."""
+    gates = [root.gate for root in roots]
+    weights = [reach_weights(root.logz, config.rule, config.delta) for root in roots]
+    counts = [[row.trained for row in root.rows] for root in roots]
+    coefficients = row_coefficients(
+        gates,
+        weights,
+        counts,
+        n_root=count_roots(gates, [root.valid for root in roots], config.normaliser),
+        w_min=config.w_min,
+        branch_norm=config.branch_norm,
+    )
+    return [
+        AuxiliaryRow(row, coefficient)
+        for root, of_root in zip(roots, coefficients, strict=True)
+        for row, coefficient in zip(root.rows, of_root, strict=True)
+        if coefficient > 0.0
+    ]
+
+
+def branch_metrics(roots: Sequence[GrownRoot], config: AuxiliaryConfig, groups: int) -> dict[str, Any]:
+    """Figures of one iteration's branches; `None` where there was nothing to measure."""
+    active = [root for root in roots if root.gate > 0]
+    weights = [reach_weights(root.logz, config.rule, config.delta) for root in active]
+    z = [math.exp(value) for root in active for value in root.logz]
+    valid = [root for root in roots if root.valid]
+    kept = sum(w > config.w_min for row in weights for w in row)
+    n = len(roots)
+    return {
+        "sero/roots": n,
+        "sero/eligible_groups": n / groups if groups else None,
+        "sero/gate_mean": mean_or_none(root.gate for root in roots),
+        "sero/gate_zero_share": (n - len(active)) / n if n else None,
+        "sero/gate_reasons": dict(Counter(root.gate_reason for root in roots)),
+        "sero/invalid_reasons": dict(Counter(r for root in roots for r in root.reasons)),
+        "sero/oracle_success": mean_or_none(float(root.branch.success) for root in valid),
+        "sero/branch_steps": mean_or_none(len(root.branch.steps) for root in active),
+        "sero/root_step": mean_or_none(root.choice.t for root in roots),
+        "sero/z": mean_or_none(z),
+        "sero/z_root": mean_or_none(math.exp(root.logz[0]) for root in active),
+        "sero/effective_depth": mean_or_none(effective_depth(row) for row in weights),
+        "sero/rows": kept,
+        "sero/pruned_mass": math.fsum(
+            root.gate * w
+            for root, row in zip(active, weights, strict=True)
+            for w in row
+            if w <= config.w_min
+        ),
+        "sero/restore_s": math.fsum(root.branch.restore_s for root in roots),
+        "sero/oracle_s": math.fsum(root.branch.oracle_s for root in roots),
+    }
