@@ -7,7 +7,6 @@ the original's time. Exit code 1 when a ratio misses its threshold or the engine
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,9 +19,9 @@ from trainer.cli.common import emit, game_set, machine
 class Args:
     """Options of `sero bench alfworld`."""
 
-    games: Path | None = None
-    """Games: an ALFWorld tree, a folder, an archive (default: $SERO_ALFWORLD_DATA,
-    $ALFWORLD_DATA, else generated households)."""
+    games: str | None = None
+    """Games: an ALFWorld tree, a folder, an archive, or generated:standard?seed=1 (default:
+    $SERO_ALFWORLD_DATA, $ALFWORLD_DATA, else generated households)."""
     walks: int = 12
     """On how many games to step, reset and restore."""
     planner_games: int = 30

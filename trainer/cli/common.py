@@ -48,7 +48,7 @@ def printable(text: str) -> str:
     )
 
 
-def game_set(data: Path | None) -> Any:
+def game_set(data: str | None) -> Any:
     """The games a command works on: `data`, else $SERO_ALFWORLD_DATA, $ALFWORLD_DATA, else
     generated households."""
     from agent_envs.alfworld.games import load_game_set

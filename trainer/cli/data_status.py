@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -24,8 +23,8 @@ VARIABLES = ("SERO_ALFWORLD_DATA", "ALFWORLD_DATA")
 class Args:
     """Options of `sero data status`."""
 
-    data: Path | None = None
-    """Games: an ALFWorld tree, a folder, an archive or one game file."""
+    data: str | None = None
+    """Games: an ALFWorld tree, a folder, an archive, one game file, or generated:small?seed=1."""
     skipped: bool = False
     """List every game that is left out, with its reason."""
     json: bool = False

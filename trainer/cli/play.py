@@ -35,9 +35,9 @@ class Args:
     """Environment: `alfworld`, or any registered id."""
     oracle: bool = False
     """Show the oracle's next action at every step."""
-    data: Path | None = None
-    """Games: an ALFWorld tree, a folder, an archive or one game file (default: $SERO_ALFWORLD_DATA,
-    $ALFWORLD_DATA, else generated households)."""
+    data: str | None = None
+    """Games: an ALFWorld tree, a folder, an archive, one game file, or generated:small?seed=1
+    (default: $SERO_ALFWORLD_DATA, $ALFWORLD_DATA, else generated households)."""
     split: str | None = None
     """train, valid_seen or valid_unseen (default: train, or the split of --task-id)."""
     task_id: str | None = None
