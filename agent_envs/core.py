@@ -22,7 +22,7 @@ from agent_envs.errors import (
     TaskNotFound,
 )
 from agent_envs.frozen import FrozenDict
-from agent_envs.resuming import Expectation, check_snapshot, rng_to_state, set_rng
+from agent_envs.resuming import Expectation, check_snapshot, copy_rng, rng_to_state, set_rng
 from agent_envs.schedule import Schedule
 from agent_envs.snapshots import FORMAT, Snapshot
 from agent_envs.spaces import AnyText
@@ -341,6 +341,9 @@ class TextEnv(gymnasium.Env[str, str], ABC):
         new = object.__new__(type(self))
         memo[id(self)] = new
         for name, value in vars(self).items():
-            shared = name in self.shared_on_copy
-            new.__dict__[name] = value if shared else copy.deepcopy(value, memo)
+            if name == "_np_random" and value is not None:
+                value = copy_rng(value)
+            elif name not in self.shared_on_copy:
+                value = copy.deepcopy(value, memo)
+            new.__dict__[name] = value
         return new

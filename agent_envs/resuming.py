@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from agent_envs.errors import DataError, SnapshotMismatch, TaskNotFound
 from agent_envs.schedule import Schedule
-from agent_envs.snapshots import FORMAT, MAX_INT_BITS, Snapshot
+from agent_envs.snapshots import FORMAT, Snapshot
 
 RNG_NAME = "PCG64"  # what `gymnasium.utils.seeding.np_random` makes
+
+_LIMIT_128 = 1 << 128
+_LIMIT_32 = 1 << 32
 
 RngState = tuple[int, int, int, int, int]
 """PCG64's state and increment, its buffered half and whether there is one, the env's seed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expectation:
+class Expectation(NamedTuple):
     """What a snapshot must agree with."""
 
     env_id: str
@@ -29,8 +32,7 @@ class Expectation:
     n_tasks: int
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
+class Resumed(NamedTuple):
     """The checked values of a snapshot."""
 
     engine: tuple[Any, ...]
@@ -65,12 +67,8 @@ def check_snapshot(snap: Snapshot, expected: Expectation) -> Resumed:
         )
     stop = "success" if success is True else "step_limit" if left == 0 else None
     good = type(valid) is bool and type(success) is bool and type(score) in (float, int)
-    if (
-        not good
-        or stop_reason != stop
-        or (success and taken == 0)
-        or (left is not None and left < 0)
-    ):
+    good = good and math.isfinite(score) and stop_reason == stop and (taken > 0 or not success)
+    if not good or (left is not None and left < 0):
         raise mismatch(snap, "its counters and flags contradict each other")
     try:
         schedule = Schedule.from_state(schedule_state)
@@ -126,22 +124,25 @@ def checked_rng_state(rng_state: object) -> RngState:
     """The numbers of `rng_to_state`; `ValueError` if no PCG64 can have them."""
     if not isinstance(rng_state, tuple) or len(rng_state) != 6 or rng_state[0] != RNG_NAME:
         raise ValueError(f"its generator is not {RNG_NAME}")
-    limits = (1 << 128, 1 << 128, 2, 1 << 32, 1 << MAX_INT_BITS)
-    lowest = (0, 0, 0, 0, -1)  # Gymnasium's seed of a generator that was assigned is -1
-    for number, low, limit in zip(rng_state[1:], lowest, limits, strict=True):
-        if type(number) is not int or not low <= number < limit:
-            raise ValueError("its generator holds impossible numbers")
-    state, inc, has_uint32, uinteger, seed = rng_state[1:]
-    if inc % 2 == 0:
+    numbers = rng_state[1:]
+    for number in numbers:
+        if type(number) is not int:
+            raise ValueError("its generator holds something that is no integer")
+    state, inc, has_uint32, uinteger, seed = numbers
+    good = 0 <= state < _LIMIT_128 and 0 <= inc < _LIMIT_128 and inc & 1
+    # Gymnasium gives a generator that was assigned the seed -1.
+    if not good or not (0 <= has_uint32 <= 1 and 0 <= uinteger < _LIMIT_32 and seed >= -1):
         raise ValueError("its generator holds impossible numbers")
-    return state, inc, has_uint32, uinteger, seed
+    return numbers
 
 
 def set_rng(rng: np.random.Generator | None, numbers: RngState) -> np.random.Generator:
     """A generator with the state `numbers`: `rng` itself where possible."""
-    state, inc, has_uint32, uinteger, _ = numbers
+    state, inc, has_uint32, uinteger, seed = numbers
     if rng is None or type(rng.bit_generator) is not np.random.PCG64:
         rng = np.random.Generator(np.random.PCG64(0))
+    elif rng_to_state(rng, seed)[1:] == numbers:
+        return rng  # reading costs less than half of writing, and most episodes draw nothing
     rng.bit_generator.state = {
         "bit_generator": RNG_NAME,
         "state": {"state": state, "inc": inc},
@@ -149,3 +150,12 @@ def set_rng(rng: np.random.Generator | None, numbers: RngState) -> np.random.Gen
         "uinteger": uinteger,
     }
     return rng
+
+
+def copy_rng(rng: np.random.Generator) -> np.random.Generator:
+    """An independent generator in the same state."""
+    if type(rng.bit_generator) is not np.random.PCG64:
+        return copy.deepcopy(rng)
+    new = np.random.Generator(np.random.PCG64(0))  # several times faster than `copy.deepcopy`
+    new.bit_generator.state = rng.bit_generator.state
+    return new

@@ -12,6 +12,7 @@ registered here send the exact text.
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import string
 from collections.abc import Iterator, Sequence
@@ -69,6 +70,13 @@ class AnyText(Text):
 
     def __repr__(self) -> str:
         return f"AnyText({self.max_length})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AnyText:
+        # The tables of the charset never change; only the generator behind `sample` does.
+        new = AnyText.__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        new._np_random = copy.deepcopy(self._np_random, memo)
+        return new
 
 
 @flatten_space.register(AnyText)
