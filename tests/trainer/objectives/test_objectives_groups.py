@@ -49,9 +49,7 @@ def test_constant_guard_is_relative_above_one_and_absolute_below():
     assert not constant(-1000.0, -1000.0 + 1.1e-5)
 
 
-@given(
-    exponent=st.integers(0, 49), size=st.integers(2, 40), dtype=st.sampled_from(["32", "64"])
-)
+@given(exponent=st.integers(0, 49), size=st.integers(2, 40), dtype=st.sampled_from(["32", "64"]))
 def test_a_constant_group_is_exactly_zero_for_discounted_wins(exponent, size, dtype):
     # float32 statistics get about half of these wrong, by up to 0.65.
     score = torch.full((size,), 10 * 0.95**exponent, dtype=getattr(torch, f"float{dtype}"))

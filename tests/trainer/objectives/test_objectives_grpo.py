@@ -139,9 +139,7 @@ def test_code_traj_reads_the_first_step_by_time_not_by_row():
     uid, tid, t = tensor([0, 0, 0, 0]), tensor([0, 0, 1, 1]), tensor([1, 0, 0, 1])
     by_time = grpo_advantages(reward, valid, uid, tid, t, flavor="code_traj")
     ordered = [1, 0, 2, 3]
-    expected = grpo_advantages(
-        reward[ordered], valid[ordered], uid, tid, flavor="code_traj"
-    )
+    expected = grpo_advantages(reward[ordered], valid[ordered], uid, tid, flavor="code_traj")
     assert by_time[ordered].tolist() == expected.tolist()
     assert by_time[0] < by_time[1]
 
@@ -192,6 +190,4 @@ def test_refusals_name_the_problem():
     with pytest.raises(ValueError, match="equal length"):
         grpo_advantages(torch.zeros(2), torch.ones(2).bool(), torch.zeros(2), torch.zeros(1))
     with pytest.raises(GroupError, match="more than one group"):
-        grpo_advantages(
-            torch.zeros(2), torch.ones(2).bool(), tensor([0, 1]), tensor([5, 5])
-        )
+        grpo_advantages(torch.zeros(2), torch.ones(2).bool(), tensor([0, 1]), tensor([5, 5]))

@@ -138,9 +138,9 @@ def test_o23_single_precision_cut_agrees_too():
         leaf = new.clone().requires_grad_()
         for i in range(0, 8, size):
             rows = slice(i, i + size)
-            policy_loss(
-                leaf[rows], old[rows], adv[rows], mask[rows], denominators=counts
-            )[0].backward()
+            policy_loss(leaf[rows], old[rows], adv[rows], mask[rows], denominators=counts)[
+                0
+            ].backward()
         return leaf.grad
 
     assert_close(gradient(8), gradient(1), atol=1e-5, rtol=0)
@@ -150,9 +150,10 @@ def test_o23_single_precision_cut_agrees_too():
 def test_statistics_of_parts_add_up():
     new, old, adv, mask = batch()
     whole = policy_loss(new, old, adv, mask)[1]
-    parts = policy_loss(new[:3], old[:3], adv[:3], mask[:3])[1] + policy_loss(
-        new[3:], old[3:], adv[3:], mask[3:]
-    )[1]
+    parts = (
+        policy_loss(new[:3], old[:3], adv[:3], mask[:3])[1]
+        + policy_loss(new[3:], old[3:], adv[3:], mask[3:])[1]
+    )
     assert parts.metrics() == pytest.approx(whole.metrics(), rel=1e-12)
     assert 0.1 < whole.metrics()["clipfrac"] < 0.9
 
