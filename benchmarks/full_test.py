@@ -38,7 +38,9 @@ def main() -> int:
     skipped = Counter(
         skip.get("message", "") for case in cases if (skip := case.find("skipped")) is not None
     )
-    failed = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
+    failed = sum(
+        case.find("failure") is not None or case.find("error") is not None for case in cases
+    )
     record.write(
         "full_test",
         {

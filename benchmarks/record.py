@@ -35,7 +35,9 @@ def run_sero(words: Sequence[str]) -> tuple[int, dict[str, Any] | None]:
     """Run `sero WORDS --json`, show what it prints; its exit code and the figures it printed."""
     last = ""
     with subprocess.Popen(
-        [sys.executable, "-m", "trainer.cli.main", *words, "--json"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "trainer.cli.main", *words, "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agent_envs.alfworld import engine
+from agent_envs.alfworld.goals import won
 from agent_envs.alfworld.model import Game, State
 
 _IDLE = ("help", "inventory", "look", "examine ")
@@ -27,7 +28,8 @@ def seeded_walk(game: Game, length: int, rng: np.random.Generator) -> Walk:
     Each step draws among the commands whose result the walk has not visited yet, first a verb,
     then a command of that verb, so that taking, opening and moving are as frequent as going
     around (drawing among all commands would mostly go around and come back). Where every command
-    leads to a known state, it draws among all that change something.
+    leads to a known state, it draws among all that change something. It never wins, which would
+    end the episode.
     """
     state: State = game.start
     seen = {state}
@@ -36,8 +38,9 @@ def seeded_walk(game: Game, length: int, rng: np.random.Generator) -> Walk:
     for _ in range(length):
         options = [c for c in engine.admissible(game, state) if not c.startswith(_IDLE)]
         results = {c: engine.step(game, state, c)[0] for c in options}
-        fresh = [c for c in options if results[c] not in seen]
-        command = _draw(fresh or options or ["look"], rng)
+        open_ended = [c for c in options if not won(game, results[c])]
+        fresh = [c for c in open_ended if results[c] not in seen]
+        command = _draw(fresh or open_ended or ["look"], rng)
         state = results.get(command, state)
         unseen += state not in seen
         seen.add(state)

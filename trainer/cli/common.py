@@ -43,8 +43,7 @@ def printable(text: str) -> str:
     'a\\\\x1b[2Jb'
     """
     return "".join(
-        c if c in "\n\t" or (c.isprintable() and c != "\x7f") else c.encode("unicode_escape").decode()
-        for c in text
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
     )
 
 
@@ -60,7 +59,7 @@ def machine() -> dict[str, object]:
     """What the figures were measured on: processor, cores, system, Python and package versions."""
     return {
         "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         **versions(("sero-rl", "gymnasium", "numpy", "textworld", "alfworld")),

@@ -169,7 +169,8 @@ def run(args: Args) -> int:
     """Play; the exit code is 0 unless the session could not start."""
     env_id = ALIASES.get(args.env, args.env)
     if env_id not in gymnasium.registry or not env_id.startswith("Sero"):
-        known = ", ".join([*ALIASES, *sorted(k for k in gymnasium.registry if k.startswith("Sero"))])
+        ids = sorted(name for name in gymnasium.registry if name.startswith("Sero"))
+        known = ", ".join([*ALIASES, *ids])
         raise SeroError(f"there is no environment {args.env!r} to play. Known: {known}.")
     if args.commands is not None and not args.commands.is_file():
         raise SeroError(f"--commands {args.commands}: no such file.")

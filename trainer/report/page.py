@@ -152,12 +152,13 @@ def _example(example: Example) -> str:
     oracle = _steps(example.branch.steps, None, "oracle")
     ends = _outcome(example.success), _outcome(example.branch.success)
     detail = f" {escape(example.branch.detail)}" if example.branch.detail else ""
+    kind = escape(example.task_type.replace("_", " "))
     return _section(
         "One episode and its branch",
-        f"<b>{escape(example.goal)}</b> ({escape(example.task_type.replace('_', ' '))}). Left: what "
-        f"the student did. Right: from the marked state, what the oracle did instead.{detail}",
+        f"<b>{escape(example.goal)}</b> ({kind}). Left: what the student did. Right: from the "
+        f"marked state, what the oracle did instead.{detail}",
         f'<div class="sides"><div><h3>Student {ends[0]}</h3>{student}</div>'
-        f'<div><h3>Oracle, from step {example.root + 1} {ends[1]}'
+        f"<div><h3>Oracle, from step {example.root + 1} {ends[1]}"
         f'<span class="tag">gate {example.branch.gate:.2f}</span></h3>{oracle}</div></div>',
     )
 
