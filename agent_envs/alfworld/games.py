@@ -305,6 +305,8 @@ def load_game_set(data: GameSet | str | os.PathLike[str] | None = None) -> GameS
             return generated
         if value:
             path = Path(value).expanduser().resolve()
+            if variable == VARIABLE and _is_untouched_cache(path):
+                continue
             try:
                 return _from_path(str(path))
             except MissingData as error:
@@ -322,6 +324,16 @@ def _generated(data: str | os.PathLike[str]) -> GameSet | None:
     from agent_envs.alfworld.generator import parse_source
 
     return parse_source(os.fspath(data))
+
+
+def _is_untouched_cache(path: Path) -> bool:
+    """Whether `path` is ALFWorld's default folder without any data in it.
+
+    Importing the package `alfworld` creates that folder and sets the variable to it, so this
+    says nothing about what the user wants.
+    """
+    default = Path("~/.cache/alfworld").expanduser().resolve()
+    return path == default and not (path.is_dir() and any(path.iterdir()))
 
 
 @lru_cache(maxsize=8)
