@@ -16,13 +16,21 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from agent_envs.errors import (
+    DataError,
     InvalidOption,
     PrivilegedAccess,
     ResetNeeded,
     TaskNotFound,
 )
 from agent_envs.frozen import FrozenDict
-from agent_envs.resuming import Expectation, check_snapshot, copy_rng, rng_to_state, set_rng
+from agent_envs.resuming import (
+    Expectation,
+    check_snapshot,
+    copy_rng,
+    mismatch,
+    rng_to_state,
+    set_rng,
+)
 from agent_envs.schedule import Schedule
 from agent_envs.snapshots import FORMAT, Snapshot
 from agent_envs.spaces import AnyText
@@ -323,7 +331,10 @@ class TextEnv(gymnasium.Env[str, str], ABC):
                 len(self._task_ids()),
             ),
         )
-        self._set_engine_state(snap.task_id, seen.engine)
+        try:
+            self._set_engine_state(snap.task_id, seen.engine)
+        except (TaskNotFound, DataError) as error:
+            raise mismatch(snap, f"this env cannot load the task ({error})") from error
         if self._task_id != snap.task_id:
             self._task_id = snap.task_id
             self._static = self._make_static(snap.task_id)
