@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -36,71 +35,27 @@ from trainer.auxiliary.sero import count_roots, row_coefficients
 from trainer.auxiliary.sero_weights import (
     Rollout,
     choose_root,
-    effective_depth,
     gate,
     log_z,
     reach_weights,
     success_return,
 )
-from trainer.config import AuxiliaryConfig
+from trainer.branch_records import GrownRoot, RootChoice, branch_metrics, root_record
+from trainer.config import AuxiliaryConfig, Config
 from trainer.data import Segment, make_segment
-from trainer.metrics import mean_or_none
 from trainer.rollout import Student, Trajectory
 from trainer.update import AuxiliaryRow, score_segments
 
 __all__ = [
+    "Brancher",
     "GrownRoot",
     "RootChoice",
-    "branch_metrics",
     "grow",
     "make_oracle",
     "score",
     "select_roots",
     "step_rows",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class RootChoice:
-    """A chosen pre-action state: turn `t` of trajectory `index` in the iteration's list."""
-
-    index: int
-    t: int
-
-
-@dataclass(frozen=True, slots=True)
-class GrownRoot:
-    """A root with its branch.
-
-    Attributes:
-        choice, branch: where from, and what the oracle did.
-        valid: v_r; `reasons` says why not.
-        G_pi, G_O: returns of the policy and the oracle over the same remaining steps.
-        gate: g_r.
-        rows: loss segment of each branch state; empty where the gate is 0.
-        z_rows: the same sequences with only the command trained, for z.
-        logz: log z of each row under the behaviour policy; empty until `score`.
-    """
-
-    choice: RootChoice
-    branch: Branch
-    valid: bool
-    reasons: tuple[str, ...]
-    G_pi: float
-    G_O: float
-    gate: float
-    rows: tuple[Segment, ...] = ()
-    z_rows: tuple[Segment, ...] = ()
-    logz: tuple[float, ...] = ()
-
-    @property
-    def gate_reason(self) -> str:
-        """`active`, `invalid`, `oracle_worse` or `oracle_not_better`."""
-        if not self.valid:
-            return "invalid"
-        if self.gate > 0:
-            return "active"
-        return "oracle_worse" if self.G_O < self.G_pi else "oracle_not_better"
 
 
 def make_oracle(name: str, budget_s: float) -> Oracle[Any]:
@@ -246,34 +201,45 @@ def step_rows(roots: Sequence[GrownRoot], config: AuxiliaryConfig) -> list[Auxil
     ]
 
 
-def branch_metrics(roots: Sequence[GrownRoot], config: AuxiliaryConfig, groups: int) -> dict[str, Any]:
-    """Figures of one iteration's branches; `None` where there was nothing to measure."""
-    active = [root for root in roots if root.gate > 0]
-    weights = [reach_weights(root.logz, config.rule, config.delta) for root in active]
-    z = [math.exp(value) for root in active for value in root.logz]
-    valid = [root for root in roots if root.valid]
-    kept = sum(w > config.w_min for row in weights for w in row)
-    n = len(roots)
-    return {
-        "sero/roots": n,
-        "sero/eligible_groups": n / groups if groups else None,
-        "sero/gate_mean": mean_or_none(root.gate for root in roots),
-        "sero/gate_zero_share": (n - len(active)) / n if n else None,
-        "sero/gate_reasons": dict(Counter(root.gate_reason for root in roots)),
-        "sero/invalid_reasons": dict(Counter(r for root in roots for r in root.reasons)),
-        "sero/oracle_success": mean_or_none(float(root.branch.success) for root in valid),
-        "sero/branch_steps": mean_or_none(len(root.branch.steps) for root in active),
-        "sero/root_step": mean_or_none(root.choice.t for root in roots),
-        "sero/z": mean_or_none(z),
-        "sero/z_root": mean_or_none(math.exp(root.logz[0]) for root in active),
-        "sero/effective_depth": mean_or_none(effective_depth(row) for row in weights),
-        "sero/rows": kept,
-        "sero/pruned_mass": math.fsum(
-            root.gate * w
-            for root, row in zip(active, weights, strict=True)
-            for w in row
-            if w <= config.w_min
-        ),
-        "sero/restore_s": math.fsum(root.branch.restore_s for root in roots),
-        "sero/oracle_s": math.fsum(root.branch.oracle_s for root in roots),
-    }
+class Brancher:
+    """Everything SERO needs besides the rollouts: its environment, oracle and settings."""
+
+    def __init__(self, config: Config, env: gymnasium.Env[str, str], student: Student) -> None:
+        self.config = config
+        self.env = env
+        self.student = student
+        self.oracle = make_oracle(config.auxiliary.oracle, config.auxiliary.oracle_budget_s)
+
+    def branch(
+        self, iteration: int, trajectories: Sequence[Trajectory], model: nn.Module
+    ) -> list[GrownRoot]:
+        """Selects, grows and scores the roots of one iteration. `model` is not changed."""
+        c = self.config
+        choices = select_roots(trajectories, c.auxiliary, c.run.seed, iteration)
+        roots = [
+            grow(
+                choice,
+                trajectories[choice.index],
+                self.env,
+                self.oracle,
+                self.student,
+                c.auxiliary,
+                c.rollout.max_new_tokens,
+            )
+            for choice in choices
+        ]
+        return score(roots, model, c.optim.micro_batch_tokens, self.student.pad_id)
+
+    def metrics(self, roots: Sequence[GrownRoot]) -> dict[str, Any]:
+        """See `trainer.branch_records.branch_metrics`."""
+        return branch_metrics(roots, self.config.auxiliary, self.config.rollout.tasks)
+
+    def records(
+        self, roots: Sequence[GrownRoot], trajectories: Sequence[Trajectory]
+    ) -> list[dict[str, Any]]:
+        """One record a root for `roots.jsonl`; the first open one with all its texts."""
+        first = next((i for i, root in enumerate(roots) if root.gate > 0), None)
+        return [
+            root_record(root, trajectories[root.choice.index], self.config.auxiliary, i == first)
+            for i, root in enumerate(roots)
+        ]

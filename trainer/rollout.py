@@ -52,7 +52,10 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class PlaySettings:
-    """How replies are drawn. Greedy replies report log-probs at `temperature`."""
+    """How replies are drawn. Greedy replies report log-probs at `temperature`.
+
+    `provenance` is added to what the env says about itself in every turn.
+    """
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -72,7 +75,7 @@ class Trajectory:
         snapshots: state before each turn; empty unless asked for.
         history: all exchanges, refused commands included.
         success, score, stop_reason: as the env reported them at the end.
-        action_templates: legal commands that cannot be listed.
+        provenance: of the env that played it.
     """
 
     episode: Episode
@@ -83,7 +86,7 @@ class Trajectory:
     success: bool
     score: float
     stop_reason: str
-    action_templates: tuple[str, ...] = ()
+    provenance: Mapping[str, object] = field(default_factory=dict)
 
     def history_before(self, t: int) -> History:
         """What the student remembered when it took turn `t`."""
@@ -144,6 +147,7 @@ class _Live:
     env: TextEnvironment
     observation: str
     info: Mapping[str, Any]
+    provenance: Mapping[str, object]
     history: History = field(default_factory=History)
     turns: list[Turn] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
@@ -169,7 +173,7 @@ class _Live:
             success,
             float(self.info["score"]),
             stop_reason,
-            tuple(self.info["action_templates"]),
+            self.provenance,
         )
 
 
@@ -199,7 +203,8 @@ def play(
             place, episode = waiting.popleft()
             env = free.pop()
             observation, info = env.reset(options={"task_id": episode.task_id})
-            live.append(_Live(place, episode, env, observation, info))
+            provenance = {**info["provenance"], **settings.provenance}
+            live.append(_Live(place, episode, env, observation, info, provenance))
         still: list[_Live] = []
         ready: list[tuple[_Live, tuple[int, ...]]] = []
         for run in live:
@@ -280,7 +285,7 @@ def _step(
             steps_left=before["steps_left"],
             history=tuple(run.history.last(student.template.history_length)),
             finish_reason=reply.finish_reason,
-            provenance=settings.provenance,
+            provenance=run.provenance,
         )
     )
     run.history = run.history.append(run.observation, parsed.command, bool(info["command_valid"]))

@@ -69,21 +69,20 @@ class LossStats:
         self.policy = stats if self.policy is None else self.policy + stats
 
     def metrics(self) -> dict[str, float | None]:
-        """`clip_fraction` and `kl_old` are over tokens with a loss term; the KL is the trained
-        one, before its coefficient. Means over steps; `None` without a step."""
-        if self.steps == 0 or self.policy is None:
-            return {
-                "policy_loss": 0.0, "kl": None, "entropy_loss": None,
-                "clip_fraction": None, "dual_clip_fraction": None, "kl_old": None,
-            }  # fmt: skip
-        shares = self.policy.metrics()
+        """Means over the steps that had a base loss; `None` without one.
+
+        The KL is the trained one (against the reference, before its coefficient). The clip
+        shares and `kl_old` (against the behaviour policy) are over tokens with a loss term.
+        """
+        steps = self.steps or None
+        shares = {} if self.policy is None else self.policy.metrics()
         return {
-            "policy_loss": self.policy_loss / self.steps,
-            "kl": self.kl_loss / self.steps,
-            "entropy_loss": self.entropy / self.steps,
-            "clip_fraction": shares["clipfrac"],
-            "dual_clip_fraction": shares["dual_clipfrac"],
-            "kl_old": shares["kl_old"],
+            "loss/policy": steps and self.policy_loss / steps,
+            "loss/kl": steps and self.kl_loss / steps,
+            "loss/entropy": steps and self.entropy / steps,
+            "clip_fraction": shares.get("clipfrac"),
+            "dual_clip_fraction": shares.get("dual_clipfrac"),
+            "kl_old": shares.get("kl_old"),
         }
 
 
@@ -134,6 +133,7 @@ def base_backward(
         length: the constant length of the aggregations that divide by one.
         stats: updated in place.
     """
+    stats.steps += 1
     rows = contributing(step, config)
     counts = step_counts(step.segments, length)
     device = next(model.parameters()).device

@@ -12,6 +12,7 @@ import numpy as np
 
 import agent_envs  # noqa: F401  (registers the environment ids)
 from agent_envs.alfworld.games import GameSet, load_game_set
+from agent_envs.alfworld.model import TaskType
 from agent_envs.errors import MissingData
 from trainer import rng
 from trainer.config import EnvConfig
@@ -27,12 +28,13 @@ def open_games(config: EnvConfig) -> GameSet:
     """
     if config.data != "generated":
         return load_game_set(config.data)
-    from agent_envs.alfworld.generator import PRESETS, generate_game_set
+    from agent_envs.alfworld.generator import generate_game_set
+    from agent_envs.alfworld.household_spec import PRESETS
 
     generated = config.generated
     spec: Any = PRESETS[generated.preset]
     if generated.task_types:
-        spec = replace(spec, task_types=generated.task_types)
+        spec = replace(spec, task_types=tuple(TaskType(name) for name in generated.task_types))
     counts = {
         "train": generated.train,
         "valid_seen": generated.valid_seen,

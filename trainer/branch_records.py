@@ -1,0 +1,137 @@
+"""What is known of SERO's roots, as values, as metrics and as records on disk."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from oracles.branch import Branch
+from trainer.auxiliary.sero_weights import effective_depth, reach_weights
+from trainer.config import AuxiliaryConfig
+from trainer.data import Segment
+from trainer.metrics import mean_or_none
+from trainer.rollout import Trajectory
+
+__all__ = ["GrownRoot", "RootChoice", "branch_metrics", "root_record"]
+
+
+@dataclass(frozen=True, slots=True)
+class RootChoice:
+    """A chosen pre-action state: turn `t` of trajectory `index` in the iteration's list."""
+
+    index: int
+    t: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrownRoot:
+    """A root with its branch.
+
+    Attributes:
+        choice, branch: where from, and what the oracle did.
+        valid: v_r; `reasons` says why not.
+        G_pi, G_O: returns of the policy and the oracle over the same remaining steps.
+        gate: g_r.
+        rows: loss segment of each branch state; empty where the gate is 0.
+        z_rows: the same sequences with only the command trained, for z.
+        logz: log z of each row under the behaviour policy; empty until `score`.
+    """
+
+    choice: RootChoice
+    branch: Branch
+    valid: bool
+    reasons: tuple[str, ...]
+    G_pi: float
+    G_O: float
+    gate: float
+    rows: tuple[Segment, ...] = ()
+    z_rows: tuple[Segment, ...] = ()
+    logz: tuple[float, ...] = ()
+
+    @property
+    def gate_reason(self) -> str:
+        """`active`, `invalid`, `oracle_worse` or `oracle_not_better`."""
+        if not self.valid:
+            return "invalid"
+        if self.gate > 0:
+            return "active"
+        return "oracle_worse" if self.G_O < self.G_pi else "oracle_not_better"
+
+
+def branch_metrics(
+    roots: Sequence[GrownRoot], config: AuxiliaryConfig, groups: int
+) -> dict[str, Any]:
+    """Figures of one iteration's branches; `None` where there was nothing to measure.
+
+    - sero/gate_mean, gate_zero_share: over selected roots; gate_reasons counts them by outcome.
+    - sero/z, z_root: mean z over the states (the roots) of open branches.
+    - sero/effective_depth: mean sum of weights of open branches, in rows.
+    - sero/pruned_mass: gate times weight of the rows that `w_min` drops.
+    """
+    active = [root for root in roots if root.gate > 0]
+    weights = [reach_weights(root.logz, config.rule, config.delta) for root in active]
+    valid = [root for root in roots if root.valid]
+    n = len(roots)
+    return {
+        "sero/roots": n,
+        "sero/eligible_share": n / groups,
+        "sero/gate_mean": mean_or_none(root.gate for root in roots),
+        "sero/gate_zero_share": (n - len(active)) / n if n else None,
+        "sero/gate_reasons": dict(Counter(root.gate_reason for root in roots)),
+        "sero/invalid_reasons": dict(Counter(r for root in roots for r in root.reasons)),
+        "sero/oracle_success": mean_or_none(float(root.branch.success) for root in valid),
+        "sero/branch_steps": mean_or_none(len(root.branch.steps) for root in active),
+        "sero/root_step": mean_or_none(root.choice.t for root in roots),
+        "sero/z": mean_or_none(math.exp(value) for root in active for value in root.logz),
+        "sero/z_root": mean_or_none(math.exp(root.logz[0]) for root in active),
+        "sero/effective_depth": mean_or_none(effective_depth(row) for row in weights),
+        "sero/rows": sum(w > config.w_min for row in weights for w in row),
+        "sero/pruned_mass": math.fsum(
+            root.gate * w
+            for root, row in zip(active, weights, strict=True)
+            for w in row
+            if w <= config.w_min
+        ),
+        "sero/restore_s": math.fsum(root.branch.restore_s for root in roots),
+        "sero/oracle_s": math.fsum(root.branch.oracle_s for root in roots),
+        "sero/env_s": math.fsum(root.branch.env_s for root in roots),
+    }
+
+
+def root_record(
+    root: GrownRoot, trajectory: Trajectory, config: AuxiliaryConfig, texts: bool
+) -> dict[str, Any]:
+    """One root as plain data. Student-visible facts only: never `Branch.detail`.
+
+    Args:
+        texts: also the student's episode and the branch with their observations.
+    """
+    branch = root.branch
+    record: dict[str, Any] = {
+        "task_id": trajectory.episode.task_id,
+        "task_type": trajectory.task_type,
+        "tid": trajectory.episode.tid,
+        "root": root.choice.t,
+        "gate": root.gate,
+        "gate_reason": root.gate_reason,
+        "reasons": list(root.reasons),
+        "actions": [step.action for step in branch.steps],
+        "success": branch.success,
+        "z": [math.exp(value) for value in root.logz],
+        "weights": reach_weights(root.logz, config.rule, config.delta),
+    }
+    if texts:
+        record |= {
+            "goal": branch.goal,
+            "student_success": trajectory.success,
+            "student_steps": [
+                [turn.observation, turn.command, turn.command_valid] for turn in trajectory.turns
+            ],
+            "branch_steps": [
+                [step.observation, step.action, step.command_valid] for step in branch.steps
+            ],
+        }
+    return record

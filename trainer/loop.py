@@ -1,0 +1,339 @@
+"""The training loop: collect, branch, learn, log, checkpoint, evaluate.
+
+Promises (tests/trainer/test_loop.py):
+
+1. Every draw is keyed by (run seed, iteration, task, rollout, turn, purpose). Two runs of one
+   config on one machine are equal bit for bit on a CPU.
+2. Resuming is a continuation: 6 iterations equal 3, a resume, and 3 more.
+3. Rollouts are the same with any auxiliary objective, as long as the parameters are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainer.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    latest_checkpoint,
+    load_checkpoint,
+    restore_optimizer,
+    save_checkpoint,
+)
+from trainer.config import Config, config_hash, resolve
+from trainer.data import Turn, write_turns
+from trainer.evaluate import evaluate
+from trainer.generation.base import Sampler
+from trainer.generation.hf import HFSampler
+from trainer.learner import Counters, Learner
+from trainer.metrics import MetricsLog, Phases
+from trainer.models.tiny import load_policy, save_policy
+from trainer.rollout import Episode, PlaySettings, Trajectory, play
+from trainer.rollout_metrics import rollout_metrics
+from trainer.run_folder import RunFolder, RunFolderError, dtype_of, make_student
+from trainer.runinfo import run_info, write_json
+from trainer.worlds import make_env, open_games, split_tasks, spread, tasks_at
+
+__all__ = ["TrainResult", "Trainer", "train"]
+
+OnIteration = Callable[[Mapping[str, Any]], None]
+OnWarmstart = Callable[[int, float], None]
+
+
+class Trainer:
+    """One run in memory. `iterate` is the definition of an iteration; `train` drives it.
+
+    Args:
+        games: opened from the config unless given.
+        sampler: `HFSampler` on the model unless given.
+        reference: frozen policy for the KL term.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        model: nn.Module,
+        tokenizer: Any,
+        *,
+        games: Any = None,
+        sampler: Sampler | None = None,
+        reference: nn.Module | None = None,
+    ) -> None:
+        self.config = config
+        self.folder = folder
+        self.games = open_games(config.env) if games is None else games
+        self.student = make_student(config, model, tokenizer)
+        self.learner = Learner(config, model, self.student, reference)
+        self.sampler: Sampler = sampler or HFSampler(
+            model, self.student.stop_ids, pad_id=self.student.pad_id
+        )
+        self.task_ids = split_tasks(config.env, self.games, config.env.split)
+        count = config.rollout.tasks * config.rollout.rollouts
+        self.envs = [make_env(config.env, self.games, config.env.split) for _ in range(count)]
+        self.phases = Phases()
+        self.brancher: Any = None
+        if config.auxiliary.name == "sero":
+            # The one place where training reaches for oracles; evaluation never gets here.
+            from trainer.branching import Brancher
+
+            # An environment of its own: branches never disturb a rollout.
+            env = make_env(config.env, self.games, config.env.split)
+            self.brancher = Brancher(config, env, self.student)
+
+    def iterate(self, iteration: int) -> dict[str, Any]:
+        """One iteration; returns its metrics."""
+        start = time.perf_counter()
+        self.phases = Phases()
+        with self.phases("collect"):
+            trajectories = self.collect(iteration)
+        with self.phases("branch"):
+            roots = self.branch(iteration, trajectories)
+        turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+        learned = self.learner.learn(iteration, turns, roots, self.phases)
+        with self.phases("record"):
+            self.record(iteration, trajectories, turns, roots)
+        metrics = {"iteration": iteration, **rollout_metrics(trajectories, turns), **learned}
+        if self.brancher is not None:
+            metrics |= self.brancher.metrics(roots)
+        metrics |= {f"time/{name}": seconds for name, seconds in self.phases.seconds.items()}
+        metrics["iteration_s"] = time.perf_counter() - start
+        tokens = metrics["prompt_tokens"] + metrics["response_tokens"]
+        metrics["tokens_per_s"] = tokens / metrics["iteration_s"]
+        return metrics
+
+    def collect(self, iteration: int) -> list[Trajectory]:
+        """Groups of rollouts: `rollout.rollouts` of each of `rollout.tasks` tasks."""
+        c = self.config
+        tasks = tasks_at(self.task_ids, c.rollout.tasks, c.run.seed, iteration)
+        episodes = [
+            Episode(task_id, f"{iteration}.{i}", f"{iteration}.{i}.{j}", c.run.seed, iteration, i, j)
+            for i, task_id in enumerate(tasks)
+            for j in range(c.rollout.rollouts)
+        ]
+        settings = PlaySettings(
+            c.rollout.max_new_tokens,
+            c.rollout.temperature,
+            policy_version=self.learner.counters.optimizer_steps,
+            snapshots=self.brancher is not None or c.run.save_turns,
+            provenance={"prompt_hash": self.student.template.hash},
+        )
+        return play(episodes, self.envs, self.student, self.sampler, settings)
+
+    def branch(self, iteration: int, trajectories: Sequence[Trajectory]) -> list[Any]:
+        """SERO's roots, grown and scored under the weights that made the rollouts."""
+        if self.brancher is None:
+            return []
+        roots: list[Any] = self.brancher.branch(iteration, trajectories, self.learner.model)
+        return roots
+
+    def record(
+        self,
+        iteration: int,
+        trajectories: Sequence[Trajectory],
+        turns: Sequence[Turn],
+        roots: Sequence[Any],
+    ) -> None:
+        """Writes what happened: roots, and the turns if asked for."""
+        if roots:
+            log = MetricsLog(self.folder.roots)
+            for record in self.brancher.records(roots, trajectories):
+                log.write({"iteration": iteration, **record})
+        if self.config.run.save_turns:
+            snapshots = [s for trajectory in trajectories for s in trajectory.snapshots]
+            path = self.folder.turns(iteration)
+            path.parent.mkdir(exist_ok=True)
+            pairs = zip(turns, snapshots, strict=True)
+            write_turns(path, [replace(turn, snapshot=s.to_bytes()) for turn, s in pairs])
+
+    def evaluate(self, iteration: int) -> dict[str, dict[str, Any]]:
+        """Evaluates on every split of the config and writes the results."""
+        c = self.config
+        results = {}
+        for split in c.eval.splits:
+            tasks = spread(split_tasks(c.env, self.games, split), c.eval.tasks)
+            count = min(c.eval.batch_size, len(tasks))
+            result = evaluate(
+                tasks,
+                [make_env(c.env, self.games, split) for _ in range(count)],
+                self.student,
+                self.sampler,
+                split=split,
+                max_new_tokens=c.rollout.max_new_tokens,
+                temperature=c.eval.temperature,
+                seed=c.eval.seed,
+            )
+            results[split] = {"iteration": iteration, **result}
+            write_json(self.folder.evaluation(iteration, split), results[split])
+        return results
+
+    def save(self, iteration: int) -> Path:
+        """Checkpoint after `iteration` finished iterations."""
+        counters = self.learner.counters
+        return save_checkpoint(
+            self.folder.checkpoints,
+            iteration,
+            model=self.learner.model,
+            optimizer=self.learner.optimizer,
+            save_tokenizer=self.student.tokenizer.save_pretrained,
+            state={
+                "config_hash": config_hash(self.config),
+                "seed": self.config.run.seed,
+                "optimizer_steps": counters.optimizer_steps,
+                "skipped_steps": counters.skipped_steps,
+                "nonfinite_steps": counters.nonfinite_steps,
+            },
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Optimiser and counters of a checkpoint; the model was loaded from its folder."""
+        state, file = checkpoint.state, checkpoint.path / "state.json"
+        try:
+            names = ("optimizer_steps", "skipped_steps", "nonfinite_steps")
+            counters, seed = Counters(*(int(state[name]) for name in names)), state["seed"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{file} lacks sampler or step state: {error!r}.") from error
+        if seed != self.config.run.seed:
+            raise CheckpointError(
+                f"{file} was made with run.seed={seed}, the config says {self.config.run.seed}. "
+                "Resume with the seed of the run."
+            )
+        restore_optimizer(checkpoint, self.learner.model, self.learner.optimizer)
+        self.learner.counters = counters
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What a call of `train` leaves behind.
+
+    Attributes:
+        iterations: finished so far, earlier calls included.
+        metrics: of the iterations of this call.
+        evaluations: last result of each split.
+    """
+
+    folder: RunFolder
+    iterations: int
+    metrics: list[dict[str, Any]]
+    evaluations: dict[str, dict[str, Any]]
+
+
+def train(
+    config: Config,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    until: int | None = None,
+    on_iteration: OnIteration | None = None,
+    on_warmstart: OnWarmstart | None = None,
+) -> TrainResult:
+    """Runs a config in the folder `out`.
+
+    Args:
+        resume: continue from the last checkpoint in `out`, as if there had been no break.
+        until: stop (with a checkpoint) after so many iterations; None: `run.iterations`.
+        on_iteration: called with each iteration's metrics.
+        on_warmstart: called with (step, loss) of the warm start.
+
+    Raises:
+        RunFolderError: `out` holds a run and `resume` is false, or another config's run.
+        CheckpointError: a file of the checkpoint is missing or corrupt.
+    """
+    folder = RunFolder(Path(out))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config.run.threads)
+    try:
+        trainer, start = (_resumed if resume else _started)(config, folder, on_warmstart)
+        results: dict[str, dict[str, Any]] = {}
+        if start == 0 and config.eval.initial:
+            results = trainer.evaluate(0)
+        last = config.run.iterations if until is None else min(until, config.run.iterations)
+        log = MetricsLog(folder.metrics)
+        metrics: list[dict[str, Any]] = []
+        for iteration in range(start, last):
+            metrics.append(trainer.iterate(iteration))
+            log.write(metrics[-1])
+            done = iteration + 1
+            if done == last or _due(done, config.run.checkpoint_every):
+                trainer.save(done)
+            if done == config.run.iterations or _due(done, config.eval.every):
+                results = trainer.evaluate(done)
+            if on_iteration is not None:
+                on_iteration(metrics[-1])
+        return TrainResult(folder, last, metrics, results)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _due(done: int, every: int) -> bool:
+    return every > 0 and done % every == 0
+
+
+def _started(
+    config: Config, folder: RunFolder, on_warmstart: OnWarmstart | None
+) -> tuple[Trainer, int]:
+    """A new run in an empty folder."""
+    if folder.info.exists():
+        raise RunFolderError(
+            f"{folder.path} already holds a run. Choose another folder, or resume it."
+        )
+    folder.path.mkdir(parents=True, exist_ok=True)
+    games = open_games(config.env)
+    if config.model.path is not None:
+        model, tokenizer = load_policy(config.model.path, dtype=dtype_of(config))
+    else:
+        from trainer.warmstart import warm_policy
+
+        model, tokenizer, report = warm_policy(config, games, on_warmstart)
+        write_json(folder.path / "warmstart.json", report)
+    save_policy(folder.initial, model, tokenizer)
+    trainer = _trainer(config, folder, model, tokenizer, games)
+    _, info = trainer.envs[0].reset(options={"task_id": trainer.task_ids[0]})
+    write_json(
+        folder.info,
+        run_info(
+            resolve(config),
+            manifest_hash=games.manifest_hash,
+            prompt_hash=trainer.student.template.hash,
+            provenance=info["provenance"],
+        ),
+    )
+    return trainer, 0
+
+
+def _resumed(
+    config: Config, folder: RunFolder, on_warmstart: OnWarmstart | None
+) -> tuple[Trainer, int]:
+    """The run in `folder`, as its last checkpoint left it."""
+    free: dict[str, Any] = {"run.iterations": 0, "run.checkpoint_every": 0, "run.threads": 1}
+    if folder.read_config().replace(**free) != config.replace(**free):
+        raise RunFolderError(
+            f"{folder.info} was made with another config; only {', '.join(free)} may change when "
+            "a run is resumed. Use its config, or start a new folder."
+        )
+    checkpoint = load_checkpoint(latest_checkpoint(folder.checkpoints))
+    model, tokenizer = load_policy(checkpoint.path, dtype=dtype_of(config))
+    trainer = _trainer(config, folder, model, tokenizer, open_games(config.env))
+    trainer.restore(checkpoint)
+    for path in (folder.metrics, folder.roots):
+        # What was logged after the checkpoint is about to happen again.
+        MetricsLog(path).truncate(checkpoint.iteration)
+    return trainer, checkpoint.iteration
+
+
+def _trainer(
+    config: Config, folder: RunFolder, model: Any, tokenizer: Any, games: Any
+) -> Trainer:
+    reference = None
+    if config.objective.kl_coef > 0:
+        reference = load_policy(folder.initial, dtype=dtype_of(config))[0].to(config.run.device)
+        reference.requires_grad_(False)
+    model = model.to(config.run.device)
+    return Trainer(config, folder, model, tokenizer, games=games, reference=reference)

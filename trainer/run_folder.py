@@ -1,0 +1,115 @@
+"""The folder of a run: where its files are, and how to get its policy back.
+
+    run.json            resolved config, versions, hashes
+    metrics.jsonl       one line per iteration
+    roots.jsonl         one line per root of an oracle branch
+    initial/            the policy that training started from
+    checkpoints/NNNNNN/ see `trainer.checkpoint`
+    eval/NNNNNN_SPLIT.json
+    turns/NNNNNN.parquet (with run.save_turns)
+
+Nothing here imports `oracles`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agent_envs.errors import SeroError
+from agent_envs.prompting import get_template
+from trainer.checkpoint import latest_checkpoint, load_checkpoint
+from trainer.config import Config, from_dict
+from trainer.models.tiny import load_policy
+from trainer.rollout import Student
+from trainer.tokens import stop_ids_of
+
+__all__ = ["RunFolder", "RunFolderError", "dtype_of", "load_trained", "make_student"]
+
+
+class RunFolderError(SeroError):
+    """A folder that is no run, or one that is in the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths inside a run folder."""
+
+    path: Path
+
+    @property
+    def info(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def roots(self) -> Path:
+        return self.path / "roots.jsonl"
+
+    @property
+    def initial(self) -> Path:
+        return self.path / "initial"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def evaluation(self, iteration: int, split: str) -> Path:
+        return self.path / "eval" / f"{iteration:06d}_{split}.json"
+
+    def turns(self, iteration: int) -> Path:
+        return self.path / "turns" / f"{iteration:06d}.parquet"
+
+    def read_config(self) -> Config:
+        """The config the run was made with.
+
+        Raises:
+            RunFolderError: there is no readable run.json.
+        """
+        try:
+            data = json.loads(self.info.read_text(encoding="utf-8"))
+            return from_dict(data["config"])
+        except FileNotFoundError as error:
+            raise RunFolderError(f"{self.path} is no run: run.json is missing.") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(f"{self.info} is corrupt: {error}") from error
+
+
+def dtype_of(config: Config) -> torch.dtype:
+    """Weights' dtype by its name in the config."""
+    return torch.bfloat16 if config.run.dtype == "bfloat16" else torch.float32
+
+
+def make_student(config: Config, model: Any, tokenizer: Any) -> Student:
+    """Prompt template, tokenizer and limits of a run."""
+    return Student(
+        get_template(config.prompt.template, history_length=config.prompt.history_length),
+        tokenizer,
+        stop_ids_of(tokenizer, model),
+        config.prompt.max_prompt_tokens,
+    )
+
+
+def load_trained(run: str | Path, iteration: int | None = None) -> tuple[Config, Any, Any, int]:
+    """(config, model, tokenizer, iteration) of a run's checkpoint, verified; default the last.
+
+    Raises:
+        RunFolderError, CheckpointError, ModelFolderError: name the file.
+    """
+    folder = RunFolder(Path(run))
+    config = folder.read_config()
+    path = (
+        latest_checkpoint(folder.checkpoints)
+        if iteration is None
+        else folder.checkpoints / f"{iteration:06d}"
+    )
+    checkpoint = load_checkpoint(path)
+    model, tokenizer = load_policy(checkpoint.path, dtype=dtype_of(config))
+    return config, model.to(config.run.device), tokenizer, checkpoint.iteration

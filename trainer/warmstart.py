@@ -1,0 +1,241 @@
+"""Warm start: demonstrations of a planner, and supervised training of the policy on them.
+
+What it simplifies: the demonstrator sees hidden objects, so some of its commands cannot be
+inferred from the prompt; the policy that results is a start for reinforcement learning, not an
+end. A plain demonstration never contains a refused command, and a policy cloned from such
+demonstrations repeats inadmissible commands for ever; therefore some steps are replaced by random
+admissible and by inadmissible commands. These enter the history and are never trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import nn
+
+from agent_envs.alfworld.games import GameSet
+from agent_envs.prompting import History, PromptTemplate, PromptView, get_template
+from oracles.alfworld_planner import ALFWorldPlanner
+from oracles.base import PlanStatus
+from trainer import rng
+from trainer.config import Config, WarmstartConfig
+from trainer.data import Segment, make_segment
+from trainer.metrics import mean_or_none
+from trainer.models.tiny import TinyConfig, build_model, train_tokenizer
+from trainer.objectives import aggregate
+from trainer.optim import gradient_norm, warmup
+from trainer.policy import collate, token_logprobs
+from trainer.rollout import Student
+from trainer.run_folder import make_student
+from trainer.worlds import make_env, split_tasks, tasks_at
+
+__all__ = [
+    "Demonstration",
+    "demonstrate",
+    "demonstration_texts",
+    "segments",
+    "supervised",
+    "warm_policy",
+]
+
+Progress = Callable[[int, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One demonstrated episode.
+
+    Attributes:
+        task_id: the task.
+        decisions: (what the student would see, the planner's command), one for each step that
+            the planner took. Injected steps are in the views' histories only.
+        success: the episode was won.
+        injected, refused: replaced steps, and how many of all steps the env refused.
+    """
+
+    task_id: str
+    decisions: tuple[tuple[PromptView, str], ...]
+    success: bool
+    injected: int
+    refused: int
+
+
+def warm_policy(
+    config: Config, games: GameSet, progress: Progress | None = None
+) -> tuple[Any, Any, dict[str, Any]]:
+    """A fresh tiny policy after its warm start: (model, tokenizer, report).
+
+    The tokenizer is trained on the demonstrations' own texts. With `warmstart.demonstrations`
+    0 the model stays as it was initialised.
+    """
+    c, template = config.warmstart, get_template(
+        config.prompt.template, history_length=config.prompt.history_length
+    )
+    task_ids = split_tasks(config.env, games, config.env.split)
+    env = make_env(config.env, games, config.env.split)
+    count = max(c.demonstrations, config.model.tokenizer_games)
+    tasks = tasks_at(task_ids, count, c.seed, 0)
+    demonstrations = [demonstrate(env, task, c, i) for i, task in enumerate(tasks)]
+    tokenizer = train_tokenizer(
+        demonstration_texts(demonstrations, template), config.model.vocab_size
+    )
+    m = config.model
+    model = build_model(
+        len(tokenizer),
+        TinyConfig(m.hidden_size, m.intermediate_size, m.layers, m.heads, m.kv_heads),
+        seed=m.seed,
+        pad_id=tokenizer.pad_token_id,
+        end_id=tokenizer.eos_token_id,
+    )
+    losses: list[float] = []
+    rows: list[Segment] = []
+    if c.demonstrations > 0:
+        student = make_student(config, model, tokenizer)
+        rows = segments(demonstrations[: c.demonstrations], student)
+        losses = supervised(model, rows, c, pad_id=student.pad_id, progress=progress)
+    return model, tokenizer, {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "vocabulary": len(tokenizer),
+        "demonstrations": c.demonstrations,
+        "demonstration_success": mean_or_none(float(d.success) for d in demonstrations),
+        "injected_steps": sum(d.injected for d in demonstrations),
+        "refused_steps": sum(d.refused for d in demonstrations),
+        "rows": len(rows),
+        "steps": len(losses),
+        "first_loss": losses[0] if losses else None,
+        "last_loss": mean_or_none(losses[-20:]),
+    }
+
+
+def demonstrate(
+    env: gymnasium.Env[str, str], task_id: str, config: WarmstartConfig, index: int = 0
+) -> Demonstration:
+    """Plays one episode: the planner's next command, with some steps replaced.
+
+    The draws come from the stream (config.seed, task, index, "warmstart"). An episode in which
+    the planner has no way left, or not within the remaining steps, ends there.
+    """
+    draws = rng.stream(config.seed, task=task_id, rollout=index, purpose=rng.WARMSTART)
+    planner = ALFWorldPlanner()
+    observation, info = env.reset(options={"task_id": task_id})
+    history = History()
+    decisions: list[tuple[PromptView, str]] = []
+    offered: dict[str, None] = {}
+    injected = refused = 0
+    plan: list[str] = []
+    done = False
+    while not done:
+        admissible: tuple[str, ...] = info["admissible_actions"]
+        if not plan:
+            unwrapped: Any = env.unwrapped
+            answer = planner.plan(unwrapped.privileged(), info["steps_left"])
+            if answer.status is not PlanStatus.FOUND:
+                break
+            plan = list(answer.actions)
+        stale = [command for command in offered if command not in admissible]
+        offered.update(dict.fromkeys(admissible))
+        kind = draws.random()
+        if kind < config.random_share:
+            command = admissible[int(draws.integers(len(admissible)))]
+        elif kind < config.random_share + config.inadmissible_share and stale:
+            # Offered earlier in the episode and no longer: the refusals a policy really earns.
+            command = stale[int(draws.integers(len(stale)))]
+        else:
+            command = plan[0]
+            view = history.view(info["goal"], observation, admissible, info["action_templates"])
+            decisions.append((view, command))
+        following, _, terminated, truncated, info = env.step(command)
+        if command == plan[0]:
+            plan.pop(0)
+        else:
+            injected += 1
+            plan = []
+        valid = bool(info["command_valid"])
+        refused += not valid
+        history = history.append(observation, command, valid)
+        observation, done = following, terminated or truncated
+    return Demonstration(task_id, tuple(decisions), bool(info["success"]), injected, refused)
+
+
+def demonstration_texts(
+    demonstrations: Sequence[Demonstration], template: PromptTemplate
+) -> Iterator[str]:
+    """Prompts and replies as the policy will see them: what a fresh tokenizer is trained on."""
+    for demonstration in demonstrations:
+        for view, command in demonstration.decisions:
+            rendered = template.render(view)
+            if isinstance(rendered, str):
+                yield rendered
+            else:
+                yield from (message["content"] for message in rendered)
+            yield template.format_command(command).text
+
+
+def segments(demonstrations: Sequence[Demonstration], student: Student) -> list[Segment]:
+    """One segment per decision that fits; the whole reply is trained, tags and end token too."""
+    result = []
+    for demonstration in demonstrations:
+        for view, command in demonstration.decisions:
+            prompt_ids = student.prompt(view)
+            if student.fits(prompt_ids):
+                result.append(make_segment(prompt_ids, student.target(command).ids))
+    return result
+
+
+def supervised(
+    model: nn.Module,
+    rows: Sequence[Segment],
+    config: WarmstartConfig,
+    *,
+    pad_id: int,
+    progress: Progress | None = None,
+) -> list[float]:
+    """Token-mean cross-entropy on `rows`, AdamW, linear warm-up then linear decay to a tenth.
+
+    Returns:
+        The loss of each step, in nats per token.
+    """
+    if not rows:
+        raise ValueError("No demonstration row fits the prompt limit: raise prompt.max_prompt_tokens.")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.01)
+    device = next(model.parameters()).device
+    losses: list[float] = []
+    model.train()
+    for step in range(config.steps):
+        batch = collate(
+            [rows[i] for i in _batch(len(rows), config, step)], pad_id=pad_id, device=device
+        )
+        logprobs = token_logprobs(model, batch).logprobs
+        loss = aggregate(-logprobs, batch.mask_B_T, "token-mean")
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = gradient_norm(model.parameters())
+        if norm > 1.0:
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(1.0 / norm)
+        decay = 1.0 - 0.9 * step / max(config.steps - 1, 1)
+        for group in optimizer.param_groups:
+            group["lr"] = warmup(config.lr, config.warmup_steps, step) * decay
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        if progress is not None:
+            progress(step, losses[-1])
+    model.eval()
+    return losses
+
+
+def _batch(n: int, config: WarmstartConfig, step: int) -> list[int]:
+    """Row indices of one step: an endless sequence of permutations, cut into batches."""
+    size = min(config.batch, n)
+    places = range(step * size, (step + 1) * size)
+    orders: dict[int, np.ndarray[Any, Any]] = {}
+    for epoch in {place // n for place in places}:
+        stream = rng.stream(config.seed, epoch, purpose=f"{rng.WARMSTART}/{rng.SHUFFLE}")
+        orders[epoch] = stream.permutation(n)
+    return [int(orders[place // n][place % n]) for place in places]
