@@ -197,8 +197,9 @@ def _score(
     logprobs = scaled.gather(-1, labels_N[:, None]).squeeze(-1) - norm
     if not entropy:
         return logprobs, logprobs.new_zeros(0)
-    # xlogy-free form: a token of probability 0 has a finite logit here, so 0 * x is 0.
-    return logprobs, norm - (torch.exp(scaled - norm[:, None]) * scaled).sum(-1)
+    # Not norm - sum(p * logit): that subtracts two large numbers where logits are large.
+    every = scaled - norm[:, None]
+    return logprobs, -(every.exp() * every).sum(-1)
 
 
 def _head_in_chunks(

@@ -106,6 +106,11 @@ class HFSampler:
     def _draw(self, rows: Sequence[_Row], logits_B_V: Tensor) -> Tensor:
         """Next token of each row (B,). Rows that are finished keep what they have."""
         device = logits_B_V.device
+        if not bool(logits_B_V.amax(dim=-1).isfinite().all()):
+            raise ValueError(
+                f"logits are not finite at token {max(len(row.ids) for row in rows)} of a reply. "
+                "Check the weights and the learning rate."
+            )
         done = [bool(row.ids) and self._finished(row) for row in rows]
         temperature = torch.tensor(
             [row.request.temperature for row in rows], dtype=torch.float64, device=device
@@ -129,15 +134,9 @@ class HFSampler:
                 tokens = torch.where(mask, logprobs.argmax(dim=-1), tokens)
         chosen = logprobs.gather(-1, tokens[:, None]).squeeze(-1).tolist()
         for row, over, token, logprob in zip(rows, done, tokens.tolist(), chosen, strict=True):
-            if over:
-                continue
-            if not -float("inf") < logprob <= 1e-9:
-                raise ValueError(
-                    f"log-prob {logprob} at token {len(row.ids)} of a reply: the model's logits "
-                    "are not finite. Check the weights and the learning rate."
-                )
-            row.ids.append(token)
-            row.logprobs.append(logprob)
+            if not over:
+                row.ids.append(token)
+                row.logprobs.append(logprob)
         return tokens
 
 
