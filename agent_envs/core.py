@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
-import numpy as np
 from gymnasium.utils import seeding
 
 from agent_envs.errors import (
@@ -46,7 +45,8 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     **Tasks.** ``reset(options={"task_id": t})`` starts task ``t`` and leaves the schedule alone.
     Without it, ``reset`` takes the next task of the schedule: every task once, in an order drawn
     from the env's generator, then all of them again in a new order. ``reset(seed=s)`` starts a
-    new schedule that depends on ``s`` alone, never on what came before.
+    new schedule that depends on ``s`` alone, never on what came before; as many consecutive seeds
+    as there are tasks begin with different ones.
 
     **Steps.** An action is a plain command. Anything the world does not understand, a value that
     is no string included, is answered with a refusal: the world is unchanged,
@@ -183,22 +183,21 @@ class TextEnv(gymnasium.Env[str, str], ABC):
         if unknown:
             raise InvalidOption(f"Unknown reset options {unknown}; the only one is 'task_id'.")
         # Everything that can fail comes before the first change.
+        ids = self._task_ids()
+        if not ids:
+            raise TaskNotFound.among("", (), self.env_id)
         schedule = self._schedule
-        fresh: tuple[np.random.Generator, int] | None = None
-        if seed is not None:
-            fresh = seeding.np_random(seed)
-            schedule = None
-        if schedule is None:
-            rng = self.np_random if fresh is None else fresh[0]
-            schedule = Schedule.drawn_from(rng, len(self._task_ids()))
+        fresh = None if seed is None else seeding.np_random(seed)
+        if fresh is not None:
+            schedule = Schedule.drawn_from(*fresh, len(ids))
+        elif schedule is None:
+            schedule = Schedule.drawn_from(self.np_random, self.np_random_seed, len(ids))
         task_id = options.get("task_id")
         scheduled = task_id is None
         if scheduled:
-            if not schedule.n_tasks:
-                raise TaskNotFound.among("", (), self.env_id)
-            task_id = self._task_ids()[schedule.peek()]
+            task_id = ids[schedule.peek()]
         elif not isinstance(task_id, str):
-            raise TaskNotFound.among(task_id, self._task_ids(), self.env_id)
+            raise TaskNotFound.among(task_id, ids, self.env_id)
         self._load(task_id)
         if fresh is not None:
             self._np_random, self._np_random_seed = fresh

@@ -78,7 +78,7 @@ def check_snapshot(snap: Snapshot, expected: Expectation) -> Resumed:
     if schedule.n_tasks != expected.n_tasks:
         # The same task within another selection of tasks, say a single game: the place in the
         # order means nothing here, so a schedule of this env starts, with the same key.
-        schedule = Schedule(schedule.key, expected.n_tasks)
+        schedule = schedule.for_tasks(expected.n_tasks)
     return Resumed(engine, observation, taken, valid, success, score, stop, schedule, rng)
 
 
