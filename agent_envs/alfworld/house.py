@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from importlib.resources import files
+from math import sqrt
 from random import Random
 from typing import TypeVar
 
@@ -231,7 +232,7 @@ def _classes(room: str, size: int | None, draws: Draws) -> list[str]:
                 return [cls for cls, n in counts.items() for _ in range(n)]
     chosen = [draws.choice(options) for options in _CORE[room]][:size]
     # The square root keeps the many cabinets and drawers from filling a small room.
-    weights = {cls: mean**0.5 for cls, (_, mean, _) in table.items()}
+    weights = {cls: sqrt(mean) for cls, (_, mean, _) in table.items()}
     names = list(table)
     while len(chosen) < size:
         left = [weights[c] if chosen.count(c) < table[c][2] else 0.0 for c in names]
