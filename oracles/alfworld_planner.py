@@ -13,7 +13,8 @@ from typing import Any
 from agent_envs.alfworld import engine
 from agent_envs.alfworld.goals import won
 from agent_envs.alfworld.model import Game, PrivilegedView, State
-from oracles.alfworld_search import ErrandSearch, SearchTimeout, commands, dead_end
+from oracles.alfworld_errands import commands, dead_end
+from oracles.alfworld_search import ErrandSearch, SearchTimeout
 from oracles.base import Decision, History, Plan, PlanStatus
 
 

@@ -4,8 +4,12 @@ Every two locations are one `go to` apart, so a plan costs: its errands (take, p
 cool, use), plus one `open` for each distinct closed receptacle that a take or a put needs, plus one
 `go to` for each change of location between consecutive errands. The goals of ALFWorld fix which
 errands a shortest plan has, up to the choice of object, source, tool, target and, if the hands
-are full of something useless, of the place to drop it. This module goes through those choices;
-`docs/oracles.md` has the argument why no other kind of plan is shorter.
+are full of something useless, of the place to drop it. This module goes through those choices.
+
+Other kinds of plan are never shorter. Every detour through a further put or take adds its own
+commands, two for putting an object down and taking it again, or one for a take from the second
+receptacle that lists the object, and saves at most as many `go to`s. Closing, slicing and looking
+bring no goal nearer.
 
 Receptacles that no other part of a plan can tell apart (as far from everything, as closed) are
 represented by the first of them, which leaves a handful of choices out of dozens.
@@ -15,22 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from time import perf_counter
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from agent_envs.alfworld.model import Game, State, TaskType, bits
-
-Verb = Literal["take", "put", "treat", "use"]
-"""``treat`` is clean, heat or cool, whichever the task asks for."""
+from oracles.alfworld_errands import Errand
 
 _FAR = 1 << 30
-
-
-class Errand(NamedTuple):
-    """Something to do at a receptacle."""
-
-    verb: Verb
-    rec: int
-    obj: int
 
 
 class SearchTimeout(Exception):
@@ -341,19 +335,26 @@ class ErrandSearch:
             (2 * (source.loc != target.loc) + source.shut + 2, index)
             for index, source in enumerate(sources)
         )
+        within: dict[int, list[_Source]] = {}
+        for source in sources:
+            if source.shut:
+                within.setdefault(source.rec, []).append(source)
         for cost, first, errands, opened in sorted(firsts, key=lambda item: item[0]):
             self._check_time()
             if cost + 2 >= self.best:
                 break
+            # what is open by then (the first source, where something was dropped) ...
+            for rec in bits(opened):
+                for second in within.get(rec, ()):
+                    total = cost + 2 * (second.loc != target.loc) + 2
+                    if total < self.best and second.obj != first.obj:
+                        self._offer(total, (*errands, *_trip(second, target)))
+            # ... and everything else
             for trip, index in trips:
-                if cost + trip - 1 >= self.best:
+                if cost + trip >= self.best:
                     break
                 second = sources[index]
-                if second.obj == first.obj:
-                    continue
-                if second.shut and opened >> second.rec & 1:
-                    trip -= 1
-                if cost + trip < self.best:
+                if second.obj != first.obj:
                     self._offer(cost + trip, (*errands, *_trip(second, target)))
 
     # -- shared ----------------------------------------------------------------------------------
@@ -401,66 +402,3 @@ class ErrandSearch:
 
 def _trip(source: _Source, target: _Target) -> tuple[Errand, Errand]:
     return Errand("take", source.rec, source.obj), Errand("put", target.rec, source.obj)
-
-
-def commands(game: Game, state: State, errands: Iterable[Errand]) -> tuple[str, ...]:
-    """The commands that run `errands` from `state`: each `go to` and `open` where it is needed.
-
-    A ``use`` errand without an object (-1) only asks to be at the lamp's receptacle.
-    """
-    loc, opened = state.loc, state.opened
-    treat = {TaskType.CLEAN: "clean", TaskType.HEAT: "heat", TaskType.COOL: "cool"}
-    put = "move {} to {}" if game.generation == "move" else "put {} in/on {}"
-    lines: list[str] = []
-    for verb, rec, obj in errands:
-        name = game.recs[rec]
-        if game.rec_loc[rec] != loc:
-            loc = game.rec_loc[rec]
-            lines.append(f"go to {name}")
-        if verb == "use":
-            if obj >= 0:
-                lines.append(f"use {game.objs[obj]}")
-            continue
-        if verb == "treat":
-            lines.append(f"{treat[game.goal.kind]} {game.objs[obj]} with {name}")
-            continue
-        if game.openable >> rec & 1 and not opened >> rec & 1:
-            opened |= 1 << rec
-            lines.append(f"open {name}")
-        lines.append(
-            f"take {game.objs[obj]} from {name}"
-            if verb == "take"
-            else put.format(game.objs[obj], name)
-        )
-    return tuple(lines)
-
-
-def dead_end(game: Game, state: State) -> str:
-    """Why no plan exists from `state`, in words. To be asked only when the search found none."""
-    goal, held = game.goal, state.held
-    wanted = {TaskType.TWO: "two of the wanted objects"}.get(goal.kind, "a wanted object")
-    useful = held >= 0 and bool(goal.objects >> held & 1)
-    if held >= 0 and not useful and not any(mask >> held & 1 for mask in game.can_hold):
-        return f"the hands are full of {game.objs[held]!r}, which no receptacle can hold"
-    present = 0
-    for mask in state.contents:
-        present |= mask
-    in_reach = present & goal.objects & game.pickupable | (1 << held if useful else 0)
-    if not in_reach:
-        return "no wanted object can be picked up anywhere"
-    if goal.kind is TaskType.LOOK:
-        lamps = present | (1 << held if held >= 0 else 0)
-        if not lamps & goal.lamps:
-            return "no desk lamp stands in a receptacle"
-    elif not any(game.can_hold[rec] & in_reach for rec in bits(goal.receptacles)):
-        return "no receptacle of the wanted kind can hold the wanted object"
-    tool = {
-        TaskType.CLEAN: (game.sinks, state.clean, "sink to clean"),
-        TaskType.HEAT: (game.microwaves, state.hot, "microwave to heat"),
-        TaskType.COOL: (game.fridges, state.cool, "fridge to cool"),
-    }.get(goal.kind)
-    if tool is not None and not tool[0] and not in_reach & tool[1]:
-        return f"there is no {tool[2]} the object with"
-    if held >= 0 and not any(mask >> held & 1 for mask in game.can_hold):
-        return f"the hands are full of {game.objs[held]!r}, which no receptacle can hold"
-    return f"{wanted} cannot be brought where the task wants"

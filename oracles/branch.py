@@ -135,7 +135,7 @@ def run(
         oracle: asked once per step. It gets the privileged view only if it says that it is
             privileged, and None otherwise.
         horizon: commands that may be run; never more than `agent_envs.remaining_steps` at the
-            root. None: all of these.
+            root. None: all of these. Without either limit nothing is run.
         history: the student's own record up to the root, refused commands included, for oracles
             that see only what the student saw.
         expected: what the student saw at the root. Any difference after the restore makes the
@@ -178,8 +178,6 @@ class _Run:
             status = self._continue(observation)
             if not all(map(math.isfinite, (self._total(), self._score()))):
                 self._fail(Reason.NON_FINITE, "a reward or the score is not finite")
-            if not self.steps and not self.reasons:
-                self._fail(Reason.NO_HORIZON, f"the horizon is {self.horizon}")
         return Branch(
             status=status,
             valid=not self.reasons,
@@ -243,8 +241,11 @@ class _Run:
         limit = self.horizon
         if self.steps_left is not None:
             limit = self.steps_left if limit is None else min(limit, self.steps_left)
+        if limit is None or limit < 1:
+            self._fail(Reason.NO_HORIZON, f"{limit} commands may be run; give a horizon above 0")
+            return BranchStatus.STOPPED
         state: Any = None
-        while limit is None or len(self.steps) < limit:
+        while len(self.steps) < limit:
             try:
                 view = self._view()
             except Exception as error:
@@ -255,6 +256,8 @@ class _Run:
                 if not self.steps:
                     state = self.oracle.start(view, self.history)
                 decision, state = self.oracle.act(state, view, observation)
+                if not isinstance(decision, Decision):
+                    raise TypeError(f"act must give a Decision, got {type(decision).__name__}")
             except Exception as error:
                 self._fail(Reason.ORACLE_ERROR, _words(error))
                 return BranchStatus.STOPPED

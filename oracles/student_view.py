@@ -35,8 +35,7 @@ def history_at(branch: Branch, k: int) -> History:
             f"give 0 to {len(branch.steps)}."
         )
     return branch.history + tuple(
-        HistoryItem(step.observation, step.action, step.command_valid)
-        for step in branch.steps[:k]
+        HistoryItem(step.observation, step.action, step.command_valid) for step in branch.steps[:k]
     )
 
 

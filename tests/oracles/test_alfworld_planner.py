@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from agent_envs.alfworld import engine
 from agent_envs.alfworld.games import GameSet
 from agent_envs.alfworld.goals import won
 from agent_envs.alfworld.model import Game, PrivilegedView, State, TaskType
-from oracles import Planner, PlanStatus
+from oracles import Planner, PlanStatus, alfworld_planner, alfworld_search
 from oracles.alfworld_planner import ALFWorldPlanner
 from tests.oracles.toy import (
     House,
@@ -84,7 +85,7 @@ def test_equals_breadth_first_search_on_odd_houses(task: TaskType) -> None:
 SHELF = ("Mug", "Pen")
 
 
-def two_step_house(**changes: object) -> House:
+def two_step_house(**changes: Any) -> House:
     """A mug on shelf 0 (location 1), an empty cabinet (location 2); the agent stands apart."""
     house = House(
         TaskType.PICK,
@@ -279,25 +280,35 @@ def test_o15_plan_longer_than_the_horizon_is_flagged_and_whole() -> None:
 
 
 def oversized(solvable: bool = True) -> Game:
-    """Thousands of mugs and cabinets: two of the first to bring into one of the second."""
-    count = 3000
+    """Hundreds of mugs and cabinets: two of the first to bring into one of the second."""
+    count = 300
     holds = ("Mug",) if solvable else ()
     recs = [Rec("Shelf", i + 1, SHELF, openable=True) for i in range(count)]
     recs += [Rec("Cabinet", count + 1 + i, holds, openable=True) for i in range(count)]
     return House(TaskType.TWO, recs, [Obj("Mug", (i,)) for i in range(count)]).game()
 
 
-def test_o16_timeout_is_not_unsolvable() -> None:
-    game = oversized()
-    before = game.start
-    plan = PLANNER.plan(view(game), budget_s=1e-4)
+def test_o16_timeout_is_not_unsolvable(monkeypatch: pytest.MonkeyPatch) -> None:
+    game, stuck = oversized(), oversized(solvable=False)
+    assert len(PLANNER.plan(view(game)).actions) == 11
+    assert PLANNER.plan(view(stuck)).status is PlanStatus.UNSOLVABLE
+    assert PLANNER.plan(view(two_step_house().game()), budget_s=0.0).status is PlanStatus.TIMEOUT
+
+    # A clock that moves one second each time somebody looks at it.
+    looks: list[float] = []
+
+    def clock() -> float:
+        looks.append(float(len(looks)))
+        return looks[-1]
+
+    monkeypatch.setattr(alfworld_planner, "perf_counter", clock)
+    monkeypatch.setattr(alfworld_search, "perf_counter", clock)
+    plan = PLANNER.plan(view(game), budget_s=20.0)
     assert (plan.status, plan.actions) == (PlanStatus.TIMEOUT, ())
-    assert game.start is before
-    small = two_step_house().game()
-    assert PLANNER.plan(view(small), budget_s=0.0).status is PlanStatus.TIMEOUT
-    assert PLANNER.plan(view(oversized(solvable=False))).status is PlanStatus.UNSOLVABLE
-    decision, state = ALFWorldPlanner(budget_s=1e-4).act(None, view(game), "")
+    assert len(looks) == 21  # it stopped at the first look past the deadline
+    decision, state = ALFWorldPlanner(budget_s=5.0).act(None, view(game), "")
     assert (decision.status, decision.action, state) == (PlanStatus.TIMEOUT, None, None)
+    assert PLANNER.plan(view(game), budget_s=1e9).status is PlanStatus.FOUND
 
 
 def test_same_state_same_plan() -> None:

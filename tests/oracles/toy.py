@@ -203,7 +203,10 @@ def world_changing(game: Game, state: State) -> list[str]:
 
 
 def shortest_length(
-    game: Game, state: State, limit: int | None = None, simplify: Callable[[State], State] | None = None
+    game: Game,
+    state: State,
+    limit: int | None = None,
+    simplify: Callable[[State], State] | None = None,
 ) -> int | None:
     """Commands to the nearest state that fulfils the goal, by breadth-first search.
 
