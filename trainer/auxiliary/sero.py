@@ -38,6 +38,19 @@ from trainer.auxiliary.sero_weights import (
 )
 from trainer.objectives.aggregate import as_mask, check_matrices, weighted_nll
 
+__all__ = [
+    "Branch",
+    "Row",
+    "SeroResult",
+    "count_roots",
+    "is_valid",
+    "pruned_mass",
+    "row_coefficients",
+    "sero_branch_loss",
+    "sero_loss",
+    "weighted_nll",
+]
+
 Normaliser = Literal["selected", "valid", "active"]
 TokenAggregation = Literal["mean", "sum"]
 BranchNorm = Literal["none", "mass"]
