@@ -6,15 +6,19 @@ prompt a turn is 100 to 160 tokens and a reply about 8.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers.utils import logging
 
 from agent_envs.errors import SeroError
 
@@ -67,7 +71,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 640) -> PreTrainedTo
         show_progress=False,
     )
     # Tags inside the texts would otherwise become merges of their own spelling.
-    tokenizer.train_from_iterable((_without_tags(text) for text in texts), trainer)
+    tokenizer.train_from_iterator((_without_tags(text) for text in texts), trainer)
     tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -129,7 +133,8 @@ def save_policy(folder: str | Path, model: Any, tokenizer: Any) -> None:
     """Write weights (safetensors), config and tokenizer into `folder`."""
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(path, safe_serialization=True)
+    with _no_progress_bar():
+        model.save_pretrained(path)
     tokenizer.save_pretrained(path)
 
 
@@ -141,7 +146,7 @@ def load_policy(
     Raises:
         ModelFolderError: the folder or one of its files is missing or unreadable.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     path = Path(folder)
     for name in ("config.json", "tokenizer_config.json"):
@@ -151,14 +156,39 @@ def load_policy(
                 "config and its tokenizer."
             )
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), _no_progress_bar():
             model = AutoModelForCausalLM.from_pretrained(
                 path, dtype=dtype, local_files_only=True, use_safetensors=True
             )
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        tokenizer = _tokenizer_class(path).from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise ModelFolderError(f"cannot load the policy in {path}: {error}") from error
     return model.eval(), tokenizer
+
+
+def _tokenizer_class(path: Path) -> Any:
+    """The class that reads `tokenizer.json` as it was saved.
+
+    `AutoTokenizer` goes by the model type: for a Qwen2 model it puts Qwen2's own word
+    splitting in place of ours, and the same text gets other ids.
+    """
+    from transformers import AutoTokenizer
+
+    name = json.loads((path / "tokenizer_config.json").read_text("utf-8")).get("tokenizer_class")
+    generic = name in ("PreTrainedTokenizerFast", "TokenizersBackend")
+    return PreTrainedTokenizerFast if generic else AutoTokenizer
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """transformers draws a bar for each file, which would break a run's own display."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _without_tags(text: str) -> str:
