@@ -19,7 +19,9 @@ import pytest
 
 from agent_envs.alfworld import engine
 from agent_envs.alfworld.games import GameSet
+from agent_envs.alfworld.generator import generate_game_set
 from agent_envs.alfworld.goals import won
+from agent_envs.alfworld.household_spec import SMALL, STANDARD, HouseholdSpec
 from agent_envs.alfworld.model import Game, PrivilegedView, State, TaskType
 from oracles import Planner, PlanStatus, alfworld_planner, alfworld_search
 from oracles.alfworld_planner import ALFWorldPlanner
@@ -402,3 +404,17 @@ def test_published_games_from_random_states_equal_breadth_first_search(
         assert shortest_length(game, state, limit, simplify) is None, task_id
         checked += 1
     assert checked == full_count(6, 60)
+
+
+@pytest.mark.parametrize("spec", [SMALL, STANDARD], ids=["small", "standard"])
+def test_generated_games_plans_equal_the_walkthroughs(spec: HouseholdSpec) -> None:
+    """The generator finds its walkthroughs by a search of its own."""
+    count = full_count(20, 200)
+    games = generate_game_set(5, {"train": count, "valid_unseen": count}, spec)
+    assert len(games) == 2 * count
+    for task_id in games.task_ids():
+        game = games.load(task_id)
+        plan = PLANNER.plan(view(game))
+        assert game.walkthrough is not None
+        assert len(plan.actions) == len(game.walkthrough), task_id
+        assert won(game, run_plan(game, game.start, plan.actions))
