@@ -208,7 +208,7 @@ def test_splits_share_no_game(preset: str) -> None:
 
 
 def test_sentence_says_no_more_than_the_public_ones() -> None:
-    wordings = Counter()
+    wordings: Counter[tuple[TaskType, int]] = Counter()
     for spec in (SMALL, STANDARD):
         for index in range(60):
             game = generate_game(4, index, "train", spec)
@@ -229,7 +229,7 @@ def test_sentence_says_no_more_than_the_public_ones() -> None:
 
 def test_wordings_are_those_of_the_public_games(real_games: GameSet) -> None:
     found = set()
-    for name in real_games.task_ids():
+    for name in real_games.task_ids()[:: full_count(6, 1)]:
         game = real_games.load(name)
         _, obj, _, rec, _ = name.split("/")[1].split("-")
         form = game.task_sentence.removesuffix(".")
