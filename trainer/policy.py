@@ -221,7 +221,7 @@ def _head_in_chunks(
     pieces: list[tuple[Tensor, Tensor]] = [
         checkpoint(score, *piece, use_reentrant=False)
         for piece in zip(
-            hidden_N_H.split(size), labels_N.split(size), temperature_N.split(size), strict=True
+            *(torch.split(x, size) for x in (hidden_N_H, labels_N, temperature_N)), strict=True
         )
     ]
     return torch.cat([p[0] for p in pieces]), torch.cat([p[1] for p in pieces])

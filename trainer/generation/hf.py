@@ -198,7 +198,7 @@ class _Session:
         if self.right:
             hidden = self._call(self.body, ids, mask, self.position).last_hidden_state
             row = torch.arange(len(rows), device=self.device)
-            logits = self.head(hidden[row, self.next_position - 1])
+            logits: Tensor = self.head(hidden[row, self.next_position - 1])
         else:
             logits = self._call(self.model, ids, mask, self.position, last=True).logits[:, -1]
         if len(self.place) != len(rows):
@@ -214,7 +214,8 @@ class _Session:
         position = self.next_position[:, None]
         out = self._call(self.model, tokens_B[:, None], mask, position, last=True)
         self.next_position = self.next_position + 1
-        return out.logits[:, -1]
+        logits: Tensor = out.logits[:, -1]
+        return logits
 
     def select(self, keep: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
