@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
+import numpy as np
 from gymnasium.utils import seeding
 
 from agent_envs.errors import (
@@ -144,7 +145,8 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     @abstractmethod
     def _set_engine_state(self, task_id: str, state: tuple[Any, ...]) -> None:
         """Make `task_id` current in `state`. The value may be hostile: check all of it, raise
-        `SnapshotMismatch` if it is not a possible state, and only then change anything."""
+        `SnapshotMismatch` if it is not a possible state, and only then change anything, by
+        assigning new values to attributes, not by changing old ones in place."""
 
     @abstractmethod
     def _info_static(self) -> Mapping[str, Any]:
@@ -345,6 +347,22 @@ class TextEnv(gymnasium.Env[str, str], ABC):
         self._np_random = set_rng(self._np_random, seen.rng)
         self._np_random_seed = seen.rng[-1]
         return seen.observation, self._info()
+
+    def _undo_point(self) -> Callable[[], None]:
+        """A function that puts this env back as it is now. States are values: only the generator
+        changes in place."""
+        attributes, rng, seed = dict(vars(self)), self._np_random, self._np_random_seed
+        numbers: Any = None
+        if rng is not None and type(rng.bit_generator) is np.random.PCG64:
+            numbers = rng_to_state(rng, seed or 0)[1:]
+
+        def undo() -> None:
+            vars(self).clear()
+            vars(self).update(attributes)
+            if numbers is not None:
+                set_rng(rng, numbers)
+
+        return undo
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TextEnv:
         """An independent env in the same state, sharing immutable tables."""

@@ -7,6 +7,7 @@ All four work on what `gymnasium.make` returns, on any stack of known wrappers a
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import gymnasium
@@ -52,22 +53,38 @@ def restore(env: gymnasium.Env[Any, Any], snap: Snapshot) -> tuple[Any, Info]:
     if not isinstance(snap, Snapshot):
         raise TypeError(f"Expected a Snapshot, got {type(snap).__name__}; use Snapshot.from_bytes.")
     _check_stack(stack, snap)
-    changed: list[tuple[Wrapper, Handler, tuple[Any, ...], dict[str, Any]]] = []
+    undo: list[Callable[[], None]] = [base._undo_point()]
     try:
         for (wrapper, handler), (_, state) in zip(stack, snap.wrappers, strict=True):
-            changed.append((wrapper, handler, handler.capture(wrapper), dict(vars(wrapper))))
+            undo.append(_undo_point(wrapper, handler))
             handler.restore(wrapper, state)
-        observation, info = base._resume(snap)  # checks on its own before it changes anything
-    except BaseException:
-        for wrapper, handler, state, attributes in reversed(changed):
-            handler.restore(wrapper, state)  # contents of containers changed in place
-            vars(wrapper).clear()
-            vars(wrapper).update(attributes)
-        raise
-    shown: Any = observation
-    for wrapper, handler in reversed(stack):
-        shown = handler.observe(wrapper, shown, info)
+        observation, info = base._resume(snap)
+        shown: Any = observation
+        for wrapper, handler in reversed(stack):
+            shown = handler.observe(wrapper, shown, info)
+    except BaseException as error:
+        for back in reversed(undo):
+            back()
+        if isinstance(error, SnapshotError) or not isinstance(error, Exception):
+            raise
+        raise SnapshotMismatch(
+            f"Cannot restore task {snap.task_id!r}: a wrapper of {env} failed with "
+            f"{type(error).__name__}: {error}. The running episode is unchanged."
+        ) from error
     return shown, info
+
+
+def _undo_point(wrapper: Wrapper, handler: Handler) -> Callable[[], None]:
+    """A function that puts `wrapper` back as it is now."""
+    state, attributes = handler.capture(wrapper), dict(vars(wrapper))
+
+    def undo() -> None:
+        vars(wrapper).clear()
+        vars(wrapper).update(attributes)
+        handler.restore(wrapper, state)  # what was changed inside of containers
+        vars(wrapper).update(attributes)
+
+    return undo
 
 
 def fork(env: EnvT) -> EnvT:

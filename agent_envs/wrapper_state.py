@@ -65,7 +65,7 @@ _STATELESS_OBSERVER = Handler(observe=_observe)
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value < 1 << 31
 
 
 def _demand(condition: bool, expected: str) -> None:
@@ -274,8 +274,8 @@ def register_wrapper_state(
             finite float. It must not share anything mutable with the wrapper.
         restore: ``restore(wrapper, state)`` puts it back.
         check: ``check(wrapper, state)`` raises `ValueError` if the state, which may be hostile,
-            does not fit. Without it any tuple is passed to `restore`; an error raised there
-            is answered by putting every wrapper back as it was.
+            does not fit. Without it any tuple is passed to `restore`. Whatever is raised
+            there or in `observe`, every wrapper and the env are put back as they were.
         observe: ``observe(wrapper, observation, info)`` gives the restored observation as this
             wrapper shows it. Default: `observation` of an `ObservationWrapper`, else unchanged.
     """

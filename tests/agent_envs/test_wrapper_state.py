@@ -215,7 +215,7 @@ def test_a_failing_restore_puts_every_wrapper_back():
     states = [state for _, state in before.wrappers]
     changed = (9, 1.0, 9, *states[0][3:])
     bad = (changed, ("a",), ("bad",), *states[3:])
-    with pytest.raises(RuntimeError, match="no"):
+    with pytest.raises(SnapshotMismatch, match="RuntimeError: no"):
         restore(env, with_wrappers(before, tuple(zip(names, bad, strict=True))))
     assert snapshot(env) == before
 
@@ -226,6 +226,33 @@ def test_a_failing_restore_puts_every_wrapper_back():
     assert snapshot(env) == before
     assert env.episode_start_time == start_time
     assert play(env, info, range(1, 9)) == control
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_failing_view_puts_the_env_back(started):
+    """The wrapper fails on the restored observation, when all else has been restored."""
+
+    def picky(observation: str) -> str:
+        if "dice make" in observation:
+            raise ValueError("no dice")
+        return observation
+
+    source = wrappers.TransformObservation(make("lamp", "limit"), str, None)
+    source.reset(seed=3)
+    source.step("roll")
+    env = wrappers.TransformObservation(make("lamp", "limit"), picky, None)
+    _ = env.unwrapped.np_random
+    if started:
+        env.reset(seed=0)
+        env.step("fly")
+        before = snapshot(env)
+    with pytest.raises(SnapshotMismatch, match=r"ValueError: no dice.*unchanged"):
+        restore(env, snapshot(source))
+    if started:
+        assert snapshot(env) == before
+    else:
+        with pytest.raises(gymnasium.error.ResetNeeded):
+            env.step("fly")
 
 
 def test_another_stack_or_other_limits_are_refused():
