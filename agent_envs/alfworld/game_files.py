@@ -88,11 +88,21 @@ def split_task_trial(parts: tuple[str, ...], name: str) -> tuple[str, str, str]:
     return CUSTOM_SPLIT, name, parts[0] if parts else "game"
 
 
+def _place_in_tree(folder: Path) -> tuple[str, ...]:
+    """The folders from the split down to `folder`, if it lies within ALFWorld's own tree.
+
+    So a part of the tree, down to one game, keeps its ids.
+    """
+    parts = folder.resolve().parts
+    for start in range(max(len(parts) - 3, 0), len(parts)):
+        if parts[start] in KNOWN_SPLITS:
+            return parts[start:]
+    return ()
+
+
 def _single(path: Path) -> Trial:
-    parts = path.resolve().parts[1:-1]
-    if path.name == GAME_NAME and len(parts) >= 3 and parts[-3] in KNOWN_SPLITS:
-        parts = parts[-3:]  # a file of ALFWorld's own tree keeps its id
-    else:
+    parts = _place_in_tree(path.parent) if path.name == GAME_NAME else ()
+    if len(parts) != 3:
         parts = (CUSTOM_SPLIT, "game", path.name.removesuffix(GAME_SUFFIX))
     trajectory = path.with_name(TRAJECTORY_NAME)
     return Trial(
@@ -106,6 +116,7 @@ def _single(path: Path) -> Trial:
 def _in_folder(root: Path) -> list[Trial]:
     trials: list[Trial] = []
     seen: set[str] = set()
+    place = _place_in_tree(root)
     for folder, folders, files in os.walk(root, followlinks=True):
         real = os.path.realpath(folder)
         if real in seen:  # a link back up, or the same games twice
@@ -114,7 +125,7 @@ def _in_folder(root: Path) -> list[Trial]:
         seen.add(real)
         folders.sort()
         here = Path(folder)
-        parts = here.relative_to(root).parts
+        parts = (*place, *here.relative_to(root).parts)
         games = sorted(name for name in files if name.endswith(GAME_SUFFIX))
         trajectory = TRAJECTORY_NAME in files
         if not games and trajectory:
