@@ -10,6 +10,7 @@ from trainer.report.data import (
     Step,
 )
 from trainer.report.page import render, write_report
+from trainer.report.run import read_run
 
 __all__ = [
     "BranchView",
@@ -17,6 +18,7 @@ __all__ = [
     "Example",
     "ReportData",
     "Step",
+    "read_run",
     "render",
     "write_report",
 ]

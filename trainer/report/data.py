@@ -97,11 +97,16 @@ def series(metrics: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float]
     return [x for x, _ in pairs], [y for _, y in pairs]
 
 
+_NO_PHASE = ("iteration", "tokens_per")
+
+
 def phase_totals(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Wall seconds by phase, summed over the run, the longest first."""
     totals: dict[str, float] = {}
     for row in metrics:
         for name, value in row.items():
-            if name.startswith("time/") and isinstance(value, (int, float)):
-                totals[name[5:]] = totals.get(name[5:], 0.0) + float(value)
+            phase = name[5:].removesuffix("_s")
+            if not name.startswith("time/") or phase in _NO_PHASE or value is None:
+                continue
+            totals[phase] = totals.get(phase, 0.0) + float(value)
     return dict(sorted(totals.items(), key=lambda item: -item[1]))

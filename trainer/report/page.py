@@ -16,12 +16,18 @@ from trainer.report import charts
 from trainer.report.data import Evaluation, Example, ReportData, Step, phase_totals
 
 _PANELS = (
-    ("Success in training rollouts", (("success_rate", "share of episodes won"),)),
-    ("Commands the game accepts", (("command_valid_share", "share of turns"),)),
-    ("Well-formed replies", (("format_valid_share", "share of turns"),)),
+    ("Episodes won in training", (("success_rate", "share of rollouts"),)),
+    (
+        "Commands and replies",
+        (("command_valid_share", "accepted by the game"), ("format_valid_share", "well-formed")),
+    ),
     ("Groups with mixed outcomes", (("mixed_group_share", "share of groups"),)),
-    ("Loss", (("loss/policy", "policy"), ("loss/auxiliary", "auxiliary"))),
-    ("Gradient norm", (("grad/base_norm", "base"), ("grad/aux_norm", "auxiliary"))),
+    ("Entropy", (("entropy", "nats a token"),)),
+    ("Loss", (("loss/policy", "policy"), ("loss/auxiliary", "auxiliary, unweighted"))),
+    (
+        "Gradient norm before clipping",
+        (("grad/base_norm", "base"), ("grad/aux_norm", "auxiliary, weighted")),
+    ),
 )
 _ORACLE_PANELS = (
     (

@@ -1,0 +1,113 @@
+"""Evaluate the policy of a run on held-out tasks, each played exactly once.
+
+Writes one result file a split into the run's folder eval/. With `--against FILE` the result is
+compared with an earlier one; results that were measured on other tasks, prompts or settings are
+refused (exit code 2) unless `--force`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from agent_envs.errors import SeroError
+from trainer.cli.common import emit
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """Options of `sero eval`."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder, as `sero train` or `sero demo` writes it."""
+    split: tuple[str, ...] = ()
+    """Splits (default: those of the run's config)."""
+    tasks: int | None = None
+    """Tasks a split, spread evenly over the sorted ids (default: the config's number, 0: all)."""
+    iteration: int | None = None
+    """Checkpoint (default: the last)."""
+    temperature: float | None = None
+    """0: greedy (default: the config's)."""
+    batch_size: int | None = None
+    """Episodes at a time; changes no outcome."""
+    data: str | None = None
+    """Other games than those of the run."""
+    against: Path | None = None
+    """Earlier result file of the same split to compare with."""
+    force: bool = False
+    """Compare although the results were not measured on the same thing."""
+    json: bool = False
+    """Print the figures as one JSON object on the last line."""
+
+
+def run(args: Args) -> int:
+    """Evaluate, write, print; 0 once every task was played."""
+    from trainer.evaluate import check_comparable
+    from trainer.evaluate_run import evaluate_run
+    from trainer.run_folder import RunFolder
+    from trainer.runinfo import write_json
+
+    earlier = _read(args.against) if args.against is not None else None
+    results = evaluate_run(
+        args.run,
+        args.split or None,
+        iteration=args.iteration,
+        tasks=args.tasks,
+        temperature=args.temperature,
+        batch_size=args.batch_size,
+        data=args.data,
+    )
+    for split, result in results.items():
+        path = RunFolder(args.run).evaluation(result["iteration"], split)
+        write_json(path.with_stem(path.stem + "_again") if path.exists() else path, result)
+        low, high = result["interval_95"]
+        print(
+            f"{split}: {result['wins']} of {result['n']} tasks, {result['success']:.1%} "
+            f"(95 % interval {low:.1%} to {high:.1%})"
+        )
+        for kind, group in result["by_task_type"].items():
+            print(f"  {kind}: {group['wins']} of {group['n']}")
+        if earlier is not None and earlier["split"] == split:
+            if not args.force:
+                check_comparable(earlier, result)
+            print(f"  before: {earlier['wins']} of {earlier['n']}, {earlier['success']:.1%}")
+    emit(
+        {
+            split: {key: result[key] for key in _FIGURES}
+            for split, result in results.items()
+        },
+        args.json,
+    )
+    return 0
+
+
+_FIGURES = (
+    "n",
+    "wins",
+    "success",
+    "interval_95",
+    "macro_success",
+    "mean_steps",
+    "admissible_share",
+    "invalid_format_share",
+    "iteration",
+    "tasks_hash",
+    "manifest_hash",
+    "prompt_hash",
+)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        result: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        result["split"], result["wins"], result["n"], result["success"]
+    except OSError as error:
+        raise SeroError(f"--against {path}: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise SeroError(f"--against {path} is no evaluation result: {error!r}.") from error
+    return result

@@ -1,0 +1,71 @@
+"""Train from a config file; any field can be set as --section.key VALUE.
+
+    sero train examples/alfworld_tiny.yaml --out runs/first --run.seed 1
+
+Unknown keys are refused. The run folder gets the resolved config, metrics.jsonl, checkpoints,
+evaluations and report.html. `--resume` continues a run from its last checkpoint, as if there had
+been no break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from trainer.cli.common import emit
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """Options of `sero train`; whatever else is given overrides the config."""
+
+    config: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
+    """YAML file (see docs/training.md)."""
+    out: Path | None = None
+    """Run folder (default: runs/NAME, after the config file)."""
+    resume: bool = False
+    """Continue the run in --out from its last checkpoint."""
+    json: bool = False
+    """Print the outcome as one JSON object on the last line."""
+
+
+def parse(words: Sequence[str]) -> tuple[Args, list[str]]:
+    """Our own options, and the words that override the config."""
+    args, rest = tyro.cli(
+        Args,
+        prog="sero train",
+        args=list(words),
+        description=__doc__,
+        return_unknown_args=True,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    return args, rest
+
+
+def run(parsed: tuple[Args, list[str]]) -> int:
+    """Train; 0 once all iterations and evaluations are done."""
+    from trainer.cli import progress
+    from trainer.config import load_config, parse_overrides
+    from trainer.loop import train
+    from trainer.report import read_run, write_report
+
+    args, rest = parsed
+    config = load_config(args.config, parse_overrides(rest))
+    out = args.out or Path("runs") / args.config.stem
+    warm_steps = 0 if config.model.path is not None or args.resume else config.warmstart.steps
+    with progress.training(warm_steps, config.run.iterations) as hooks:
+        result = train(config, out, resume=args.resume, **hooks.as_arguments())
+    figures: dict[str, Any] = {"run": str(out), "iterations": result.iterations}
+    for split, evaluation in result.evaluations.items():
+        print(f"{split}: {evaluation['wins']} of {evaluation['n']} tasks")
+        figures[split] = {key: evaluation[key] for key in ("n", "wins", "success", "interval_95")}
+    name = {"none": "GRPO", "sero": "GRPO with SERO", "format_only": "the format-only control"}
+    lead = f"{result.iterations} iterations of {name[config.auxiliary.name]} from {args.config}."
+    report = read_run(out, title=out.name, lead=lead)
+    print(f"report: {write_report(report, out / 'report.html')}")
+    emit(figures, args.json)
+    return 0

@@ -1,0 +1,148 @@
+"""The recipe of `sero demo`: which tiny policy learns what, for how long.
+
+Everything that one would tune is in `DemoRecipe`; `QUICK` is the demonstration itself,
+`COMPARISON` what `sero demo --seeds N` runs for every seed and arm. The choices are ours, made so
+that two CPU cores suffice; none of them is a published setting.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from trainer.config import (
+    AuxiliaryConfig,
+    Config,
+    EnvConfig,
+    EvalConfig,
+    GeneratedConfig,
+    ModelConfig,
+    OptimConfig,
+    PromptConfig,
+    RolloutConfig,
+    RunConfig,
+    WarmstartConfig,
+)
+
+HELD_OUT = ("valid_seen", "valid_unseen")
+
+
+class Arm(StrEnum):
+    """What is compared. All arms of a seed start from the same warm-started policy."""
+
+    WARM = "warm_start"
+    """No further training: where the others start."""
+    GRPO = "grpo"
+    SERO = "grpo_sero"
+    """GRPO with SERO's branches."""
+    FORMAT = "format_only"
+    """The control: trains the format of the policy's own well-formed replies, as SERO's loss
+    also does, and no decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRecipe:
+    """All choices of a demonstration. Sizes are counts unless a name says otherwise."""
+
+    # games
+    task_types: tuple[str, ...] = ("look_at_obj_in_light", "pick_and_place_simple")
+    train_games: int = 400
+    held_out: int = 200  # half of them in rooms that training never shows
+    max_steps: int = 15
+    max_prompt_tokens: int = 512
+    # policy: 0.67 million parameters
+    hidden_size: int = 128
+    layers: int = 3
+    # warm start
+    demonstrations: int = 400
+    warm_steps: int = 300
+    warm_lr: float = 3e-3
+    # reinforcement learning
+    iterations: int = 30
+    tasks: int = 8
+    rollouts: int = 8
+    lr: float = 1.5e-4
+    grad_clip: float = 1.0
+    sero_weight: float = 0.1
+    format_weight: float = 0.1
+    format_keeps_base: bool = False  # true: the control is GRPO plus the format term
+    threads: int = 1
+
+    def config(self, arm: Arm, seed: int, start: Path | None = None) -> Config:
+        """The run of one arm and seed.
+
+        Args:
+            arm: what to train with; `Arm.WARM` gives no iterations.
+            seed: keys weights, warm start and every draw of the run. The games are the same for
+                all seeds.
+            start: a saved policy to start from; None: a fresh one after its warm start.
+        """
+        real = real_data()
+        auxiliary = {
+            Arm.WARM: AuxiliaryConfig(),
+            Arm.GRPO: AuxiliaryConfig(),
+            Arm.SERO: AuxiliaryConfig(name="sero", weight=self.sero_weight),
+            Arm.FORMAT: AuxiliaryConfig(
+                name="format_only", weight=self.format_weight, keep_base=self.format_keeps_base
+            ),
+        }[arm]
+        each = self.held_out // len(HELD_OUT)
+        return Config(
+            run=RunConfig(
+                seed=seed,
+                iterations=0 if arm is Arm.WARM else self.iterations,
+                threads=self.threads,
+            ),
+            env=EnvConfig(
+                data=None if real else "generated",
+                generated=GeneratedConfig(
+                    preset="small",
+                    train=self.train_games,
+                    valid_seen=each,
+                    valid_unseen=each,
+                    task_types=self.task_types,
+                ),
+                task_types=self.task_types,
+                max_steps=self.max_steps,
+            ),
+            prompt=PromptConfig(max_prompt_tokens=self.max_prompt_tokens),
+            model=ModelConfig(
+                path=None if start is None else str(start),
+                hidden_size=self.hidden_size,
+                intermediate_size=3 * self.hidden_size,
+                layers=self.layers,
+                seed=seed,
+            ),
+            rollout=RolloutConfig(tasks=self.tasks, rollouts=self.rollouts),
+            auxiliary=auxiliary,
+            optim=OptimConfig(lr=self.lr, grad_clip=self.grad_clip),
+            eval=EvalConfig(splits=HELD_OUT, tasks=each, initial=arm is Arm.WARM or start is None),
+            warmstart=WarmstartConfig(
+                demonstrations=self.demonstrations,
+                steps=self.warm_steps,
+                lr=self.warm_lr,
+                seed=seed,
+            ),
+        )
+
+
+QUICK = DemoRecipe()
+"""`sero demo`: minutes on two cores."""
+
+COMPARISON = DemoRecipe(iterations=50, held_out=500)
+"""`sero demo --seeds N`, per seed and arm."""
+
+
+def real_data() -> str | None:
+    """The environment variable that names real games, if one is set."""
+    for name in ("SERO_ALFWORLD_DATA", "ALFWORLD_DATA"):
+        if os.environ.get(name):
+            return name
+    return None
+
+
+def on_real_games(recipe: DemoRecipe) -> DemoRecipe:
+    """`recipe` for real rooms: they hold three times as much, so episodes and prompts are longer."""
+    return replace(recipe, max_steps=30, max_prompt_tokens=1024, iterations=recipe.iterations // 2)

@@ -1,0 +1,107 @@
+"""Reads a run folder into what a report shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.metrics import read_metrics
+from trainer.report.data import BranchView, Evaluation, Example, ReportData, Step
+from trainer.run_folder import RunFolder, RunFolderError
+
+_MOST_STEPS = 12
+
+
+def evaluation_of(result: Mapping[str, Any], label: str) -> Evaluation:
+    """An evaluation result (see `trainer.evaluate`) as the report shows it."""
+    groups = result["by_task_type"]
+    return Evaluation(
+        label, result["split"], {kind: (g["wins"], g["n"]) for kind, g in groups.items()}
+    )
+
+
+def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:
+    """All evaluation results of a run, the earliest first."""
+    files = sorted((folder.path / "eval").glob("*.json"))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
+def example_of(roots: Iterable[Mapping[str, Any]]) -> Example | None:
+    """The most telling of the recorded roots: open gate, oracle wins, short enough to read.
+
+    Among those the latest, since early episodes are mostly noise; `None` if there is none.
+    """
+    shown = [
+        root
+        for root in roots
+        if root.get("branch_steps") and root["success"] and root["gate"] > 0
+    ]
+    if not shown:
+        return None
+    short = [root for root in shown if 3 <= len(root["branch_steps"]) <= _MOST_STEPS]
+    root = (short or shown)[-1]
+    branch = [
+        Step(*step, weight=weight)
+        for step, weight in zip(root["branch_steps"], root["weights"], strict=True)
+    ]
+    return Example(
+        goal=root["goal"],
+        task_type=root["task_type"],
+        steps=[Step(*step) for step in root["student_steps"]],
+        success=root["student_success"],
+        root=root["root"],
+        branch=BranchView(branch, root["success"], root["gate"]),
+    )
+
+
+def read_run(
+    path: Path,
+    *,
+    title: str,
+    lead: str,
+    facts: Sequence[tuple[str, str]] = (),
+    before: str = "start",
+    after: str = "trained",
+) -> ReportData:
+    """The report of one run.
+
+    Args:
+        path: the run folder.
+        title, lead, facts: as in `ReportData`.
+        before, after: labels of the evaluations at iteration 0 and of later ones; with several
+            later ones their iteration is named.
+
+    Raises:
+        RunFolderError: not a run, or a file in it cannot be read.
+    """
+    folder = RunFolder(path)
+    folder.read_config()
+    try:
+        results = read_evaluations(folder)
+        metrics = read_metrics(folder.metrics) if folder.metrics.exists() else []
+        roots = read_metrics(folder.roots) if folder.roots.exists() else []
+        info = json.loads(folder.info.read_text(encoding="utf-8"))
+        later = {result["iteration"] for result in results if result["iteration"]}
+        return ReportData(
+            title=title,
+            lead=lead,
+            facts=facts,
+            evaluations=[
+                evaluation_of(
+                    result,
+                    before
+                    if not result["iteration"]
+                    else after
+                    if len(later) == 1
+                    else f"{after}, iteration {result['iteration']}",
+                )
+                for result in results
+            ],
+            metrics=metrics,
+            example=example_of(roots),
+            provenance=info,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"A file of the run {path} cannot be read: {error!r}.") from error
