@@ -140,7 +140,9 @@ class ALFWorldEnv(TextEnv):
         game = self._game if self._game is not None and self._task_id == task_id else None
         if game is None:
             game = self._checked_load(task_id)
-        checked = check_state(game, state)
+        # A `State` was made by the engine, for a game of this very revision. What comes from
+        # bytes is a plain tuple, and may be anything.
+        checked = state if type(state) is State else check_state(game, state)
         self._game, self._state = game, checked
 
     def _info_static(self) -> Mapping[str, Any]:

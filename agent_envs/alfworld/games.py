@@ -7,19 +7,26 @@ A task id is ``<split>/<task folder>/<trial folder>``, as in ALFWorld's own tree
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any
 
 from agent_envs.alfworld.compile import compile_game, read_payload
-from agent_envs.alfworld.game_files import Trial, find_trials, split_task_trial
+from agent_envs.alfworld.game_files import find_trials, split_task_trial
+from agent_envs.alfworld.game_index import (
+    Entry,
+    GameRef,
+    Payload,
+    PayloadSource,
+    SkipReason,
+    digest_of,
+    index_trial,
+    type_of_folder,
+)
 from agent_envs.alfworld.model import Game, TaskType
 from agent_envs.errors import (
     CorruptGame,
@@ -30,47 +37,13 @@ from agent_envs.errors import (
     UnsupportedGame,
 )
 
-Payload: TypeAlias = Mapping[str, Any] | bytes | str
-PayloadSource: TypeAlias = Payload | Callable[[], Payload]
-
 COMPILED_LIMIT = 256
 """Compiled games that a `GameSet` keeps; the least recently used goes first."""
 
+__all__ = ["GameRef", "GameSet", "SkipReason", "load_game_set", "parse_task_types"]
+
 OWN_VARIABLE, VARIABLE = "SERO_ALFWORLD_DATA", "ALFWORLD_DATA"
 _TREE = "json_2.1.1"
-
-
-class SkipReason(StrEnum):
-    """Why a trial is not in the index. The first three are ALFWorld's own rules."""
-
-    MOVABLE = "movable_receptacle"
-    SLICED = "sliced_object"
-    UNSOLVABLE = "unsolvable"
-    NO_GAME = "no_game_file"
-    NOT_CHECKED = "solvable_not_stated"
-    UNKNOWN_TASK = "unknown_task_type"
-    CORRUPT = "corrupt"
-    UNSUPPORTED = "unsupported"
-    DUPLICATE = "duplicate"
-    UNSAFE_PATH = "unsafe_path"
-    NOT_A_FILE = "not_a_file"
-    TOO_LARGE = "too_large"
-
-
-@dataclass(frozen=True, slots=True)
-class GameRef:
-    """One game of a set, not compiled."""
-
-    task_id: str
-    split: str
-    task_type: TaskType
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    ref: GameRef
-    digest: str
-    read: Callable[[], Payload]
 
 
 class GameSet:
@@ -82,13 +55,13 @@ class GameSet:
 
     def __init__(
         self,
-        entries: Iterable[_Entry],
+        entries: Iterable[Entry],
         *,
         source: str,
         skipped: Iterable[tuple[str, str, str]] = (),
         manifest_hash: str | None = None,
     ) -> None:
-        by_id: dict[str, _Entry] = {}
+        by_id: dict[str, Entry] = {}
         left_out = list(skipped)
         for entry in entries:
             if entry.ref.task_id in by_id:
@@ -129,12 +102,12 @@ class GameSet:
                 "traj_data.json. Point to the folder that holds json_2.1.1, or run "
                 "`sero data generate`."
             )
-        entries: list[_Entry] = []
+        entries: list[Entry] = []
         skipped: list[tuple[str, str, str]] = []
         name = root.name.partition(".")[0] if root.is_file() else root.name
         for trial in trials:
-            found = _index(trial, "/".join(split_task_trial(trial.parts, name)))
-            if isinstance(found, _Entry):
+            found = index_trial(trial, "/".join(split_task_trial(trial.parts, name)))
+            if isinstance(found, Entry):
                 entries.append(found)
             else:
                 skipped.append(found)
@@ -166,11 +139,11 @@ class GameSet:
             if callable(payload):
                 read, digest = payload, "lazy"
             else:
-                read, digest = _constant(payload), _digest(payload)
-            task_type = _type_of_folder(parts[1])
+                read, digest = _constant(payload), digest_of(payload)
+            task_type = type_of_folder(parts[1])
             if task_type is None:
                 task_type = compile_game(read()).task_type
-            entries.append(_Entry(GameRef(task_id, split, task_type), digest, read))
+            entries.append(Entry(GameRef(task_id, split, task_type), digest, read))
         return cls(entries, source=source, manifest_hash=manifest_hash)
 
     def task_ids(
@@ -208,7 +181,7 @@ class GameSet:
         """
         entry = self._entry(task_id)
         data = entry.read()
-        if entry.digest != "lazy" and _digest(data) != entry.digest:
+        if entry.digest != "lazy" and digest_of(data) != entry.digest:
             raise CorruptGame(
                 f"The file of game {task_id!r} changed after it was indexed. Start anew."
             )
@@ -244,7 +217,7 @@ class GameSet:
         """How many trials were left out, by reason."""
         return dict(sorted(Counter(reason for _, reason in self.skipped).items()))
 
-    def _entry(self, task_id: str) -> _Entry:
+    def _entry(self, task_id: str) -> Entry:
         entry = self._entries.get(task_id)
         if entry is not None:
             return entry
@@ -357,67 +330,10 @@ def parse_task_types(task_types: Iterable[TaskType | str]) -> frozenset[TaskType
     return frozenset(known[name] for name in names)
 
 
-def _index(trial: Trial, task_id: str) -> _Entry | tuple[str, str, str]:
-    """One trial: an entry, or (id, reason, detail) for leaving it out."""
-    if trial.problem is not None:
-        return trial.where, trial.problem, f"found at {trial.where}"
-    split, folder, _ = task_id.split("/")
-    try:
-        trajectory = json.loads(trial.trajectory()) if trial.trajectory is not None else {}
-        params = trajectory.get("pddl_params") or {}
-        task_name = str(trajectory.get("task_type") or folder.partition("-")[0])
-        sliced = bool(params.get("object_sliced"))
-    except (ValueError, AttributeError, RecursionError, DataError) as error:
-        return task_id, SkipReason.CORRUPT, f"trajectory: {error}"
-    # ALFWorld's rules look at the folder's name alone; the trajectory says the same.
-    if "movable" in folder or "movable" in task_name:
-        return task_id, SkipReason.MOVABLE, "tasks with movable receptacles have no text game"
-    if sliced or "Sliced" in folder:
-        return task_id, SkipReason.SLICED, "tasks with sliced objects have no text game"
-    if trial.game is None:
-        return task_id, SkipReason.NO_GAME, f"no *.tw-pddl at {trial.where}"
-    try:
-        data = trial.game()
-        payload = read_payload(data)
-    except DataError as error:
-        return task_id, SkipReason.CORRUPT, str(error)
-    if "solvable" not in payload:
-        return task_id, SkipReason.NOT_CHECKED, "the file does not say whether it is solvable"
-    if not payload["solvable"]:
-        return task_id, SkipReason.UNSOLVABLE, "the file is marked as not solvable"
-    try:
-        task_type = TaskType(task_name)
-    except ValueError:
-        if trial.trajectory is not None:
-            return task_id, SkipReason.UNKNOWN_TASK, f"task type {task_name!r}"
-        try:
-            task_type = compile_game(payload).task_type
-        except UnsupportedGame as error:
-            return task_id, SkipReason.UNSUPPORTED, str(error)
-        except DataError as error:
-            return task_id, SkipReason.CORRUPT, str(error)
-    return _Entry(GameRef(task_id, split, task_type), _digest(data), trial.game)
-
-
-def _type_of_folder(folder: str) -> TaskType | None:
-    try:
-        return TaskType(folder.partition("-")[0])
-    except ValueError:
-        return None
-
-
 def _constant(payload: Payload) -> Callable[[], Payload]:
     return lambda: payload
 
 
-def _digest(payload: Payload) -> str:
-    if isinstance(payload, Mapping):
-        payload = json.dumps(dict(payload), sort_keys=True)
-    if isinstance(payload, str):
-        payload = payload.encode("utf-8", "surrogatepass")
-    return hashlib.sha256(payload).hexdigest()
-
-
-def _manifest_hash(entries: Iterable[_Entry]) -> str:
+def _manifest_hash(entries: Iterable[Entry]) -> str:
     lines = "".join(f"{entry.ref.task_id}\0{entry.digest}\n" for entry in entries)
     return hashlib.sha256(lines.encode()).hexdigest()

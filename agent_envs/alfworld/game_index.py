@@ -1,0 +1,110 @@
+"""Which trials are games that can be played, and why the others cannot."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from agent_envs.alfworld.compile import compile_game, read_payload
+from agent_envs.alfworld.game_files import Trial
+from agent_envs.alfworld.model import TaskType
+from agent_envs.errors import DataError, UnsupportedGame
+
+Payload: TypeAlias = Mapping[str, Any] | bytes | str
+PayloadSource: TypeAlias = Payload | Callable[[], Payload]
+
+
+class SkipReason(StrEnum):
+    """Why a trial is not in the index. The first three are ALFWorld's own rules."""
+
+    MOVABLE = "movable_receptacle"
+    SLICED = "sliced_object"
+    UNSOLVABLE = "unsolvable"
+    NO_GAME = "no_game_file"
+    NOT_CHECKED = "solvable_not_stated"
+    UNKNOWN_TASK = "unknown_task_type"
+    CORRUPT = "corrupt"
+    UNSUPPORTED = "unsupported"
+    DUPLICATE = "duplicate"
+    UNSAFE_PATH = "unsafe_path"
+    NOT_A_FILE = "not_a_file"
+    TOO_LARGE = "too_large"
+
+
+@dataclass(frozen=True, slots=True)
+class GameRef:
+    """One game of a set, not compiled."""
+
+    task_id: str
+    split: str
+    task_type: TaskType
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A game of an index and how to read its file."""
+
+    ref: GameRef
+    digest: str
+    read: Callable[[], Payload]
+
+
+def index_trial(trial: Trial, task_id: str) -> Entry | tuple[str, str, str]:
+    """One trial: an entry, or (id, reason, detail) for leaving it out."""
+    if trial.problem is not None:
+        return trial.where, trial.problem, f"found at {trial.where}"
+    split, folder, _ = task_id.split("/")
+    try:
+        trajectory = json.loads(trial.trajectory()) if trial.trajectory is not None else {}
+        params = trajectory.get("pddl_params") or {}
+        task_name = str(trajectory.get("task_type") or folder.partition("-")[0])
+        sliced = bool(params.get("object_sliced"))
+    except (ValueError, AttributeError, RecursionError, DataError) as error:
+        return task_id, SkipReason.CORRUPT, f"trajectory: {error}"
+    # ALFWorld's rules look at the folder's name alone; the trajectory says the same.
+    if "movable" in folder or "movable" in task_name:
+        return task_id, SkipReason.MOVABLE, "tasks with movable receptacles have no text game"
+    if sliced or "Sliced" in folder:
+        return task_id, SkipReason.SLICED, "tasks with sliced objects have no text game"
+    if trial.game is None:
+        return task_id, SkipReason.NO_GAME, f"no *.tw-pddl at {trial.where}"
+    try:
+        data = trial.game()
+        payload = read_payload(data)
+    except DataError as error:
+        return task_id, SkipReason.CORRUPT, str(error)
+    if "solvable" not in payload:
+        return task_id, SkipReason.NOT_CHECKED, "the file does not say whether it is solvable"
+    if not payload["solvable"]:
+        return task_id, SkipReason.UNSOLVABLE, "the file is marked as not solvable"
+    try:
+        task_type = TaskType(task_name)
+    except ValueError:
+        if trial.trajectory is not None:
+            return task_id, SkipReason.UNKNOWN_TASK, f"task type {task_name!r}"
+        try:
+            task_type = compile_game(payload).task_type
+        except UnsupportedGame as error:
+            return task_id, SkipReason.UNSUPPORTED, str(error)
+        except DataError as error:
+            return task_id, SkipReason.CORRUPT, str(error)
+    return Entry(GameRef(task_id, split, task_type), digest_of(data), trial.game)
+
+
+def type_of_folder(folder: str) -> TaskType | None:
+    try:
+        return TaskType(folder.partition("-")[0])
+    except ValueError:
+        return None
+
+
+def digest_of(payload: Payload) -> str:
+    if isinstance(payload, Mapping):
+        payload = json.dumps(dict(payload), sort_keys=True)
+    if isinstance(payload, str):
+        payload = payload.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(payload).hexdigest()
