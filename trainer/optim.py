@@ -90,28 +90,18 @@ def optimiser_step(
     base_norm = auxiliary_norm = None
     if base is not None:
         base()
-        if measure or auxiliary is None:
-            base_norm = gradient_norm(parameters)
+    if measure:
+        base_norm = gradient_norm(parameters)
     if auxiliary is not None:
-        if base is None:
-            auxiliary()
-            auxiliary_norm = gradient_norm(parameters)
-            base_norm = 0.0
-        elif measure:
-            kept: list[Tensor | None] = [p.grad for p in parameters]
+        kept: list[Tensor | None] = [p.grad for p in parameters]
+        if measure:
             optimizer.zero_grad(set_to_none=True)
-            auxiliary()
+        auxiliary()
+        if measure:
             auxiliary_norm = gradient_norm(parameters)
-            for parameter, gradient in zip(parameters, kept, strict=True):
-                if gradient is not None:
-                    if parameter.grad is None:
-                        parameter.grad = gradient
-                    else:
-                        parameter.grad.add_(gradient)
-        else:
-            auxiliary()
-    total = base_norm if auxiliary is None else gradient_norm(parameters)
-    assert total is not None
+            _add(parameters, kept)
+    only_base = measure and auxiliary is None
+    total = base_norm if only_base and base_norm is not None else gradient_norm(parameters)
     if not math.isfinite(total):
         optimizer.zero_grad(set_to_none=True)
         return StepResult(False, lr, None, None, None, False, False)
@@ -125,3 +115,10 @@ def optimiser_step(
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return StepResult(True, lr, base_norm, auxiliary_norm, total, clipped, True)
+
+
+def _add(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]) -> None:
+    """Adds `gradients` to those of `parameters`; None is 0."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None:
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)

@@ -9,7 +9,7 @@ admissible and by inadmissible commands. These enter the history and are never t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from agent_envs.alfworld.games import GameSet
-from agent_envs.prompting import History, PromptTemplate, PromptView, get_template
+from agent_envs.prompting import History, PromptTemplate, PromptView, command_verb, get_template
 from oracles.alfworld_planner import ALFWorldPlanner
 from oracles.base import PlanStatus
 from trainer import rng
@@ -80,7 +80,9 @@ def warm_policy(
     env = make_env(config.env, games, config.env.split)
     count = max(c.demonstrations, config.model.tokenizer_games)
     tasks = tasks_at(task_ids, count, c.seed, 0)
-    demonstrations = [demonstrate(env, task, c, i) for i, task in enumerate(tasks)]
+    demonstrations = [
+        demonstrate(env, task, c, i, hidden=template.hidden) for i, task in enumerate(tasks)
+    ]
     tokenizer = train_tokenizer(
         demonstration_texts(demonstrations, template), config.model.vocab_size
     )
@@ -113,12 +115,19 @@ def warm_policy(
 
 
 def demonstrate(
-    env: gymnasium.Env[str, str], task_id: str, config: WarmstartConfig, index: int = 0
+    env: gymnasium.Env[str, str],
+    task_id: str,
+    config: WarmstartConfig,
+    index: int = 0,
+    *,
+    hidden: Collection[str] = (),
 ) -> Demonstration:
     """Plays one episode: the planner's next command, with some steps replaced.
 
-    The draws come from the stream (config.seed, task, index, "warmstart"). An episode in which
-    the planner has no way left, or not within the remaining steps, ends there.
+    The draws come from the stream (config.seed, task, index, "warmstart"). Replacements are never
+    of the `hidden` verbs, which the prompt does not list: a long answer to `help` would only fill
+    the window. An episode in which the planner has no way left, or not within the remaining
+    steps, ends there.
     """
     draws = rng.stream(config.seed, task=task_id, rollout=index, purpose=rng.WARMSTART)
     planner = ALFWorldPlanner()
@@ -137,11 +146,14 @@ def demonstrate(
             if answer.status is not PlanStatus.FOUND:
                 break
             plan = list(answer.actions)
+        listed = [command for command in admissible if command_verb(command) not in hidden]
         stale = [command for command in offered if command not in admissible]
-        offered.update(dict.fromkeys(admissible))
+        offered.update(dict.fromkeys(listed))
         kind = draws.random()
         if kind < config.random_share:
-            command = admissible[int(draws.integers(len(admissible)))]
+            # `help` answers with a page of text that no policy needs to read.
+            choices = [command for command in admissible if command != "help"]
+            command = choices[int(draws.integers(len(choices)))]
         elif kind < config.random_share + config.inadmissible_share and stale:
             # Offered earlier in the episode and no longer: the refusals a policy really earns.
             command = stale[int(draws.integers(len(stale)))]
