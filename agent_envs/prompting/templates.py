@@ -53,6 +53,11 @@ class PromptTemplate(Protocol):
     @property
     def history_length(self) -> int: ...
 
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Verbs left out of the list of possible commands."""
+        ...
+
     def render(self, view: PromptView) -> list[Message] | str:
         """Chat messages, or plain text for a model without a chat template."""
         ...
