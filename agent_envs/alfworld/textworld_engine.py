@@ -74,7 +74,7 @@ class TextWorldGame:
                 "The expert reads traj_data.json: give the path of a game in a tree."
             )
         infos = packages.infos(won=True, admissible_commands=True)
-        with _quiet():
+        with _own_argv():
             self._pddl = _make_env(packages, infos)
             env = packages.demangler(self._pddl, shuffle=False)
             env = packages.names(env)
@@ -90,7 +90,7 @@ class TextWorldGame:
 
     def reset(self) -> Reply:
         """Start the game anew."""
-        with _quiet():
+        with _own_argv():
             state = self._running().reset()
         self._started = True
         return self._reply(state, 0.0, False)
@@ -113,7 +113,7 @@ class TextWorldGame:
         """
         if not self._started:
             raise ResetNeeded("Call reset() before plan().")
-        with _quiet():
+        with _own_argv():
             # The infos of the games' own naming: the plan is spelled in them.
             return tuple(self._pddl._pddl_state.replan(self._pddl._entity_infos))
 
@@ -181,7 +181,7 @@ class _Packages(NamedTuple):
 
 def _import() -> _Packages:
     try:
-        with _quiet():
+        with _own_variable():
             from alfworld.agents.environment.alfred_tw_env import (
                 AlfredDemangler,
                 AlfredExpert,
@@ -198,18 +198,24 @@ def _import() -> _Packages:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Undo what the packages do to the process: they rewrite ``sys.argv`` on each translation,
-    and on import create a data folder in the home directory and point ``$ALFWORLD_DATA`` to it.
-    """
-    argv, variable = sys.argv, os.environ.get("ALFWORLD_DATA")
+def _own_argv() -> Iterator[None]:
+    """Undo that Fast Downward's translator rewrites ``sys.argv`` on each call."""
+    argv = sys.argv
+    try:
+        yield
+    finally:
+        sys.argv = argv
+
+
+@contextmanager
+def _own_variable() -> Iterator[None]:
+    """Undo that importing `alfworld` makes a folder at home and points ``$ALFWORLD_DATA`` to it."""
+    if "alfworld" in sys.modules or "ALFWORLD_DATA" in os.environ:
+        yield
+        return
     with tempfile.TemporaryDirectory() as folder:
-        first = "alfworld" not in sys.modules
-        if first and variable is None:
-            os.environ["ALFWORLD_DATA"] = folder
+        os.environ["ALFWORLD_DATA"] = folder
         try:
             yield
         finally:
-            sys.argv = argv
-            if first and variable is None:
-                os.environ.pop("ALFWORLD_DATA", None)
+            os.environ.pop("ALFWORLD_DATA", None)
