@@ -45,9 +45,7 @@ def group_ids(turns: Sequence[Turn]) -> tuple[Tensor, Tensor]:
     return dense_ids([t.uid for t in turns]), dense_ids([(t.uid, t.tid) for t in turns])
 
 
-def advantages(
-    turns: Sequence[Turn], objective: ObjectiveConfig, rollout: RolloutConfig
-) -> Tensor:
+def advantages(turns: Sequence[Turn], objective: ObjectiveConfig, rollout: RolloutConfig) -> Tensor:
     """Advantage of each turn under the base objective, float64 (M,).
 
     Raises:

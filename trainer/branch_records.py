@@ -58,7 +58,7 @@ class GrownRoot:
             return "invalid"
         if self.gate > 0:
             return "active"
-        return "oracle_worse" if self.G_O < self.G_pi else "oracle_not_better"
+        return "oracle_worse" if self.G_pi > self.G_O else "oracle_not_better"
 
 
 def branch_metrics(

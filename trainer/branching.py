@@ -88,9 +88,7 @@ def select_roots(
     roots = []
     for uid, members in groups.items():
         u1, u2 = rng.stream(seed, iteration, uid, purpose=rng.ROOT).random(2)
-        summary = [
-            Rollout(trajectories[i].success, len(trajectories[i].turns)) for i in members
-        ]
+        summary = [Rollout(trajectories[i].success, len(trajectories[i].turns)) for i in members]
         root = choose_root(summary, float(u1), float(u2), pool=config.pool)
         if root is not None:
             roots.append(RootChoice(members[root.rollout], root.step))
@@ -148,7 +146,15 @@ def grow(
     if not valid:
         g, rows, z_rows = 0.0, [], []
     return GrownRoot(
-        choice, branch, valid, tuple(dict.fromkeys(reasons)), G_pi, G_O, g, tuple(rows), tuple(z_rows)
+        choice,
+        branch,
+        valid,
+        tuple(dict.fromkeys(reasons)),
+        G_pi,
+        G_O,
+        g,
+        tuple(rows),
+        tuple(z_rows),
     )
 
 

@@ -83,7 +83,10 @@ def save_checkpoint(
         for path in files:
             _sync(path)
         manifest = {
-            path.relative_to(work).as_posix(): {"sha256": _digest(path), "size": path.stat().st_size}
+            path.relative_to(work).as_posix(): {
+                "sha256": _digest(path),
+                "size": path.stat().st_size,
+            }
             for path in files
         }
         write_json(work / "manifest.json", {"format": FORMAT, "files": manifest})

@@ -265,5 +265,5 @@ class WarmstartConfig:
         if not 0.0 <= self.random_share + self.inadmissible_share < 1.0:
             raise ConfigError(
                 f"warmstart.random_share={self.random_share} and warmstart.inadmissible_share="
-                f"{self.inadmissible_share} must sum to less than 1: the planner must act sometimes."
+                f"{self.inadmissible_share} must sum to less than 1: the planner has to act."
             )

@@ -30,7 +30,15 @@ from trainer.runinfo import package_versions
 __all__ = ["Incomparable", "check_comparable", "evaluate", "summarise"]
 
 FORMAT = 1
-_MUST_AGREE = ("env_id", "split", "tasks_hash", "manifest_hash", "prompt_hash", "max_steps", "decoding")
+_MUST_AGREE = (
+    "env_id",
+    "split",
+    "tasks_hash",
+    "manifest_hash",
+    "prompt_hash",
+    "max_steps",
+    "decoding",
+)
 
 
 class Incomparable(SeroError, ValueError):

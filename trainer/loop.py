@@ -114,8 +114,8 @@ class Trainer:
         c = self.config
         tasks = tasks_at(self.task_ids, c.rollout.tasks, c.run.seed, iteration)
         episodes = [
-            Episode(task_id, f"{iteration}.{i}", f"{iteration}.{i}.{j}", c.run.seed, iteration, i, j)
-            for i, task_id in enumerate(tasks)
+            Episode(task, f"{iteration}.{i}", f"{iteration}.{i}.{j}", c.run.seed, iteration, i, j)
+            for i, task in enumerate(tasks)
             for j in range(c.rollout.rollouts)
         ]
         settings = PlaySettings(
@@ -328,9 +328,7 @@ def _resumed(
     return trainer, checkpoint.iteration
 
 
-def _trainer(
-    config: Config, folder: RunFolder, model: Any, tokenizer: Any, games: Any
-) -> Trainer:
+def _trainer(config: Config, folder: RunFolder, model: Any, tokenizer: Any, games: Any) -> Trainer:
     reference = None
     if config.objective.kl_coef > 0:
         reference = load_policy(folder.initial, dtype=dtype_of(config))[0].to(config.run.device)

@@ -226,9 +226,7 @@ def play(
     return [finished[place] for place in range(len(episodes))]
 
 
-def _request(
-    run: _Live, prompt_ids: tuple[int, ...], settings: PlaySettings
-) -> GenerationRequest:
+def _request(run: _Live, prompt_ids: tuple[int, ...], settings: PlaySettings) -> GenerationRequest:
     e = run.episode
     stream = None
     if not settings.greedy:

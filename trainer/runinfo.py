@@ -28,7 +28,11 @@ def package_versions() -> dict[str, str | None]:
 
 
 def run_info(
-    config: Mapping[str, Any], *, manifest_hash: str, prompt_hash: str, provenance: Mapping[str, Any]
+    config: Mapping[str, Any],
+    *,
+    manifest_hash: str,
+    prompt_hash: str,
+    provenance: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The record that opens a run folder (`run.json`)."""
     return {

@@ -73,8 +73,9 @@ def warm_policy(
     The tokenizer is trained on the demonstrations' own texts. With `warmstart.demonstrations`
     0 the model stays as it was initialised.
     """
-    c, template = config.warmstart, get_template(
-        config.prompt.template, history_length=config.prompt.history_length
+    c, template = (
+        config.warmstart,
+        get_template(config.prompt.template, history_length=config.prompt.history_length),
     )
     task_ids = split_tasks(config.env, games, config.env.split)
     env = make_env(config.env, games, config.env.split)
@@ -100,18 +101,22 @@ def warm_policy(
         student = make_student(config, model, tokenizer)
         rows = segments(demonstrations[: c.demonstrations], student)
         losses = supervised(model, rows, c, pad_id=student.pad_id, progress=progress)
-    return model, tokenizer, {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "vocabulary": len(tokenizer),
-        "demonstrations": c.demonstrations,
-        "demonstration_success": mean_or_none(float(d.success) for d in demonstrations),
-        "injected_steps": sum(d.injected for d in demonstrations),
-        "refused_steps": sum(d.refused for d in demonstrations),
-        "rows": len(rows),
-        "steps": len(losses),
-        "first_loss": losses[0] if losses else None,
-        "last_loss": mean_or_none(losses[-20:]),
-    }
+    return (
+        model,
+        tokenizer,
+        {
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "vocabulary": len(tokenizer),
+            "demonstrations": c.demonstrations,
+            "demonstration_success": mean_or_none(float(d.success) for d in demonstrations),
+            "injected_steps": sum(d.injected for d in demonstrations),
+            "refused_steps": sum(d.refused for d in demonstrations),
+            "rows": len(rows),
+            "steps": len(losses),
+            "first_loss": losses[0] if losses else None,
+            "last_loss": mean_or_none(losses[-20:]),
+        },
+    )
 
 
 def demonstrate(
@@ -213,7 +218,7 @@ def supervised(
         The loss of each step, in nats per token.
     """
     if not rows:
-        raise ValueError("No demonstration row fits the prompt limit: raise prompt.max_prompt_tokens.")
+        raise ValueError("No demonstration fits the prompt limit: raise prompt.max_prompt_tokens.")
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.01)
     device = next(model.parameters()).device
     losses: list[float] = []

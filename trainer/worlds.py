@@ -72,7 +72,7 @@ def split_tasks(config: EnvConfig, games: GameSet, split: str) -> tuple[str, ...
 
 
 def spread(task_ids: Sequence[str], n: int | None) -> tuple[str, ...]:
-    """`n` of the ids at even distances (all for `None`), so that sorted task types keep their share."""
+    """`n` of the ids at even distances, so that sorted task types keep their share; None: all."""
     if n is None or n >= len(task_ids):
         return tuple(task_ids)
     return tuple(task_ids[i * len(task_ids) // n] for i in range(n))

@@ -1,4 +1,4 @@
-"""A small world for trainer tests: generated households, a tokenizer of their text, a tiny model."""
+"""A small world for trainer tests: generated households, their tokenizer, a tiny model."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def tokenizer() -> Any:
     config = small_config()
     env = make_env(config.env, games(), "train")
     demonstrations = [
-        demonstrate(env, task, config.warmstart) for task in split_tasks(config.env, games(), "train")
+        demonstrate(env, task, config.warmstart)
+        for task in split_tasks(config.env, games(), "train")
     ]
     template = student_for(config, None).template
     return train_tokenizer(demonstration_texts(demonstrations, template), 400)

@@ -165,9 +165,7 @@ def test_a_successful_rollout_leaves_nothing_to_gain() -> None:
 def test_a_prompt_beyond_the_limit_makes_the_branch_invalid() -> None:
     brancher = _brancher()
     (trajectory, *_) = small.rollouts(brancher.config, small.CommandSampler(lambda r, p: "look"))
-    longest = max(
-        len(row.ids) for row in _grow(brancher, RootChoice(0, 0), trajectory).rows
-    )
+    longest = max(len(row.ids) for row in _grow(brancher, RootChoice(0, 0), trajectory).rows)
     tight = replace(brancher.student, max_prompt_tokens=longest // 2)
     brancher.student = tight
     root = _grow(brancher, RootChoice(0, 0), trajectory)
@@ -192,9 +190,7 @@ def test_z_is_the_geometric_mean_of_the_command_under_the_frozen_policy() -> Non
             with torch.no_grad():
                 logits = model(torch.tensor([row.ids])).logits[0].double()
             logp = torch.log_softmax(logits, -1)
-            own = [
-                float(logp[i - 1, row.ids[i]]) for i, keep in enumerate(row.loss_mask) if keep
-            ]
+            own = [float(logp[i - 1, row.ids[i]]) for i, keep in enumerate(row.loss_mask) if keep]
             assert math.isclose(logz, sum(own) / len(own), rel_tol=1e-5)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from trainer.config import (
     Config,
     ConfigError,
@@ -57,10 +58,8 @@ def test_zero_is_a_value_and_null_is_unset() -> None:
 
 
 def test_overrides_are_typed_like_their_fields() -> None:
-    overrides = parse_overrides(
-        ["--optim.lr", "1e-4", "--run.seed=3", "--objective.dual-clip", "null"]
-        + ["--eval.splits=train,valid_seen", "--objective.use_std=false"]
-    )
+    words = "--optim.lr 1e-4 --run.seed=3 --objective.dual-clip null --objective.use_std=false"
+    overrides = parse_overrides([*words.split(), "--eval.splits=train,valid_seen"])
     config = load_config({"optim": {"lr": 1.0}}, overrides)
     assert config.optim.lr == 1e-4
     assert config.run.seed == 3

@@ -71,9 +71,7 @@ def test_success_by_type_and_interval() -> None:
 
     sampler = Goals(lambda request, prompt: table[prompt] if "put " in prompt else "look")
     envs = [make_env(config.env, small.games(), "train") for _ in range(4)]
-    result = evaluate(
-        tasks, envs, small.student(config), sampler, split="train", max_new_tokens=64
-    )
+    result = evaluate(tasks, envs, small.student(config), sampler, split="train", max_new_tokens=64)
     picks = sum(kind == "pick_and_place_simple" for kind in kinds.values())
     assert 0 < picks < len(tasks)
     assert (result["wins"], result["n"]) == (picks, len(tasks))

@@ -166,7 +166,11 @@ def test_o27_a_batch_with_every_token_masked_is_skipped() -> None:
     metrics = learner.learn(0, turns, [], Phases())
     assert small.same(before, small.weights(model))
     assert learner.optimizer.state == {}
-    assert (metrics["skipped_now"], metrics["skipped_steps"], metrics["optimizer_steps"]) == (2, 2, 0)
+    assert (metrics["skipped_now"], metrics["skipped_steps"], metrics["optimizer_steps"]) == (
+        2,
+        2,
+        0,
+    )
     assert learner.learn(1, turns, [], Phases())["skipped_steps"] == 4
     json.dumps(metrics, allow_nan=False)
     # The loss itself: exactly 0, and backward works.

@@ -27,9 +27,7 @@ from trainer.worlds import make_env, split_tasks
 
 
 def _config() -> Config:
-    return small.small_config(
-        env__max_steps=20, env__generated__train=40, auxiliary__name="sero"
-    )
+    return small.small_config(env__max_steps=20, env__generated__train=40, auxiliary__name="sero")
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,11 @@ def _move_hidden(payload: Mapping[str, Any]) -> tuple[dict[str, Any], str, str] 
                     continue
                 changed = _replaced(problem, game, o, source, target)
                 if changed is not None:
-                    return {**payload, "pddl_problem": changed}, game.recs[source], game.recs[target]
+                    return (
+                        {**payload, "pddl_problem": changed},
+                        game.recs[source],
+                        game.recs[target],
+                    )
     return None
 
 

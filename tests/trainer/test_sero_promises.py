@@ -19,7 +19,7 @@ from trainer.data import Turn, read_turns, write_turns
 from trainer.learner import Learner
 from trainer.metrics import Phases
 from trainer.policy import collate, token_logprobs
-from trainer.update import LossStats, auxiliary_backward, base_backward, BaseStep, score_segments
+from trainer.update import BaseStep, LossStats, auxiliary_backward, base_backward, score_segments
 from trainer.worlds import make_env
 
 

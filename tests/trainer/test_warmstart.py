@@ -102,9 +102,7 @@ def test_report_and_policy_of_a_warm_start() -> None:
     assert report["vocabulary"] == len(tok)
     assert report["steps"] == 4
     assert report["rows"] > 8
-    cold, _, nothing = warm_policy(
-        small.small_config(warmstart__demonstrations=0), small.games()
-    )
+    cold, _, nothing = warm_policy(small.small_config(warmstart__demonstrations=0), small.games())
     assert (nothing["rows"], nothing["first_loss"]) == (0, None)
     assert not small.same(small.weights(cold), small.weights(model))
 
