@@ -194,7 +194,7 @@ HOSTILE = st.one_of(
 
 @pytest.mark.parametrize("stack", ["statistics", "sticky", "stacked", "rewarded", "timed"])
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=full_count(60, 3000))
+@settings(max_examples=full_count(60, 1000))
 @given(data=st.data())
 def test_forged_values_are_refused_or_restored_exactly(kind, stack, data):
     """With a digest that fits, every part of a snapshot is replaced by something else."""
