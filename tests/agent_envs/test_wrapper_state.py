@@ -365,6 +365,17 @@ def test_restoring_in_a_fresh_env_counts_as_reset():
     assert truncated is True
 
 
+@pytest.mark.parametrize("count", [1 << 31, 1 << 70, -1, True, 2.0, "2"])
+def test_an_impossible_step_count_is_refused(count):
+    env = make("lamp", "timed")
+    env.reset(seed=0)
+    before = snapshot(env)
+    forged = before.wrappers[0][0], (count,)
+    with pytest.raises(SnapshotMismatch, match="one count"):
+        restore(env, with_wrappers(before, (forged, *before.wrappers[1:])))
+    assert snapshot(env) == before
+
+
 def test_a_normalised_reward_goes_back_exactly():
     env = wrappers.NormalizeReward(make("lamp"))
     env.reset(seed=0)
