@@ -144,5 +144,5 @@ def real_data() -> str | None:
 
 
 def on_real_games(recipe: DemoRecipe) -> DemoRecipe:
-    """`recipe` for real rooms: they hold three times as much, so episodes and prompts are longer."""
+    """`recipe` for real rooms, which hold three times as much: longer episodes and prompts."""
     return replace(recipe, max_steps=30, max_prompt_tokens=1024, iterations=recipe.iterations // 2)

@@ -139,9 +139,7 @@ def summarise(recipe: DemoRecipe, seeds: Sequence[int], out: Path) -> dict[str, 
         "held_out": recipe.held_out,
         "recipe": _plain(recipe),
         "arms": runs,
-        "mean_success": {
-            arm: sum(run["success"] for run in runs[arm]) / len(seeds) for arm in Arm
-        },
+        "mean_success": {arm: sum(run["success"] for run in runs[arm]) / len(seeds) for arm in Arm},
         "differences": [
             {
                 "left": left,
@@ -156,7 +154,8 @@ def summarise(recipe: DemoRecipe, seeds: Sequence[int], out: Path) -> dict[str, 
         ],
         "measured_on": {
             split: {
-                key: result[key] for key in ("manifest_hash", "tasks_hash", "prompt_hash", "versions")
+                key: result[key]
+                for key in ("manifest_hash", "tasks_hash", "prompt_hash", "versions")
             }
             for split, result in reference.items()
         },

@@ -84,7 +84,7 @@ def run(args: Args) -> int:
     console.print(
         f"{result['steps_per_s']:,.0f} steps/s, compile {result['compile_ms']:.1f} ms; "
         f"{result['unseen_share']:.0%} of the steps reach a state not seen before; "
-        f"{result['mismatches']} mismatches. Steps and plans: means; the rest: medians."
+        f"{result['mismatches']} mismatches. Plans: means over games; the rest: medians."
     )
     console.print(", ".join(f"{k} {v}" for k, v in result["machine"].items()))
     for reason in result["missed"]:

@@ -77,10 +77,7 @@ def run(args: Args) -> int:
                 check_comparable(earlier, result)
             print(f"  before: {earlier['wins']} of {earlier['n']}, {earlier['success']:.1%}")
     emit(
-        {
-            split: {key: result[key] for key in _FIGURES}
-            for split, result in results.items()
-        },
+        {split: {key: result[key] for key in _FIGURES} for split, result in results.items()},
         args.json,
     )
     return 0

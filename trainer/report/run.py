@@ -34,17 +34,17 @@ def example_of(roots: Iterable[Mapping[str, Any]]) -> Example | None:
     Among those the latest, since early episodes are mostly noise; `None` if there is none.
     """
     shown = [
-        root
-        for root in roots
-        if root.get("branch_steps") and root["success"] and root["gate"] > 0
+        root for root in roots if root.get("branch_steps") and root["success"] and root["gate"] > 0
     ]
     if not shown:
         return None
     short = [root for root in shown if 3 <= len(root["branch_steps"]) <= _MOST_STEPS]
     root = (short or shown)[-1]
     branch = [
-        Step(*step, weight=weight)
-        for step, weight in zip(root["branch_steps"], root["weights"], strict=True)
+        Step(observation, action, valid, weight)
+        for (observation, action, valid), weight in zip(
+            root["branch_steps"], root["weights"], strict=True
+        )
     ]
     return Example(
         goal=root["goal"],

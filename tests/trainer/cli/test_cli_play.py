@@ -44,9 +44,7 @@ def test_hints_lead_to_the_goal(sero: Sero, houses: Path, tmp_path: Path) -> Non
 
 
 def test_undo_takes_a_step_back(sero: Sero, houses: Path, tmp_path: Path) -> None:
-    plan = GameSet.from_path(houses).walkthrough(
-        GameSet.from_path(houses).task_ids("train")[0]
-    )
+    plan = GameSet.from_path(houses).walkthrough(GameSet.from_path(houses).task_ids("train")[0])
     assert plan is not None
     # Winning, taking it back and stopping there is not a win; winning again is.
     undone = _play(sero, houses, tmp_path, *plan, ":undo")
@@ -74,7 +72,9 @@ def test_seed_zero_is_a_seed(sero: Sero, houses: Path, tmp_path: Path) -> None:
     script = tmp_path / "empty.txt"
     script.write_text("", encoding="utf-8")
     ids = [
-        sero("play", "--data", houses, "--seed", s, "--commands", script, "--json").figures["task_id"]
+        sero("play", "--data", houses, "--seed", s, "--commands", script, "--json").figures[
+            "task_id"
+        ]
         for s in (0, 0, 1, 2, 3)
     ]
     assert ids[0] == ids[1]

@@ -1,0 +1,120 @@
+"""The report: self-contained, escaped, and showing the numbers it was given."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+from trainer.report import BranchView, Evaluation, Example, ReportData, Step, render
+from trainer.report.charts import phase_bar, success_by_type
+from trainer.report.data import phase_totals, series
+
+EVIL = "<script>alert('x')</script>\"'&"
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class _Page(HTMLParser):
+    """Collects the text and the tags, and checks that tags nest."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "style":
+            self.text += data
+
+
+def _data(text: str = "plain") -> ReportData:
+    steps = [Step(f"seen {text} {i}", f"do {text} {i}", i != 1) for i in range(3)]
+    branch = [Step(f"branch {text}", f"go {text}", True, weight) for weight in (1.0, 0.25)]
+    return ReportData(
+        title=f"title {text}",
+        lead=f"lead {text}",
+        facts=[(f"name {text}", f"value {text}")],
+        evaluations=[
+            Evaluation(f"before {text}", "valid_seen", {f"type {text}": (1, 10), "b": (2, 10)}),
+            Evaluation("after", "valid_seen", {f"type {text}": (6, 10), "b": (7, 10)}),
+        ],
+        metrics=[
+            {"iteration": i, "success_rate": 0.1 * i, "sero/z": None, "time/collect": 2.0,
+             "time/update": 1.0, f"time/{text}": 1.0}
+            for i in range(4)
+        ],
+        example=Example(
+            f"goal {text}", f"kind {text}", steps, False, 1, BranchView(branch, True, 1.0, text)
+        ),
+        provenance={f"key {text}": f"value {text}"},
+    )  # fmt: skip
+
+
+def test_numbers_are_on_the_page() -> None:
+    page = _Page(render(_data()))
+    # 3 of 20 before, 13 of 20 after; Wilson's interval of 13/20 is 43.3 % to 81.9 %.
+    assert "15.0% → 65.0%" in page.text
+    assert "13 of 20 tasks, 95 % interval 43.3% to 81.9%" in page.text
+    assert "w 1.00" in page.text
+    assert "w 0.25" in page.text
+    assert "16 seconds in 4 iterations" in page.text
+    marked = [i for i, (_, a) in enumerate(page.tags) if a.get("class") == "root"]
+    items = [i for i, (tag, _) in enumerate(page.tags) if tag == "li"]
+    assert [items.index(i) for i in marked] == [1]
+
+
+def test_everything_from_outside_is_escaped() -> None:
+    page = render(_data(EVIL))
+    assert "<script" not in page
+    assert "alert(" in _Page(page).text
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    page = _Page(render(_data()))
+    assert not {tag for tag, _ in page.tags} & {"link", "script", "iframe", "object", "img"}
+    for tag, attributes in page.tags:
+        for name in ("src", "href", "xlink:href", "action"):
+            value = attributes.get(name)
+            assert value is None or value.startswith("#"), (tag, value)
+    assert not re.search(r"@import|url\((?!#)", render(_data()))
+
+
+def test_same_input_same_page() -> None:
+    assert render(_data()) == render(_data())
+
+
+def test_a_report_without_anything_still_renders() -> None:
+    page = _Page(render(ReportData(title="empty", lead="nothing yet")))
+    assert "nothing yet" in page.text
+    assert "<section" not in render(ReportData(title="empty", lead="nothing yet"))
+
+
+def test_series_leave_out_what_has_no_value() -> None:
+    rows = [{"iteration": 0, "a": 1}, {"iteration": 1, "a": None}, {"iteration": 2, "a": 0.0}]
+    assert series(rows, "a") == ([1.0, 3.0], [1.0, 0.0])
+    assert series(rows, "b") == ([], [])
+
+
+def test_phase_totals_sum_and_sort() -> None:
+    rows = [{"time/a": 1.0, "time/b": 3.0, "tokens_per_s": 9.0}, {"time/a": 1.5, "time/b": None}]
+    assert list(phase_totals(rows).items()) == [("b", 3.0), ("a", 2.5)]
+
+
+def test_charts_without_data_are_left_out() -> None:
+    assert success_by_type([]) == ""
+    assert success_by_type([Evaluation("x", "s", {})]) == ""
+    assert phase_bar({}) == ""
+    assert "<svg" in success_by_type([Evaluation("x", "s", {"a": (0, 0)})])

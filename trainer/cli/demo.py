@@ -1,0 +1,210 @@
+"""The main job from nothing: play, branch an oracle, train a tiny policy, write a report.
+
+Without --seeds: one policy is warm-started on planner demonstrations, evaluated on held-out tasks,
+trained with GRPO and SERO, evaluated again; runs/demo/report.html shows it all. Minutes on two
+cores.
+
+With --seeds N: for N seeds, the same warm start is trained with GRPO, with GRPO and SERO, and with
+a format-only control, and all are evaluated on the same held-out tasks; runs/comparison/
+comparison.json has every figure and the paired differences with their intervals. Hours. What is
+broken off is continued by the same command.
+
+Games are generated households, or real games where SERO_ALFWORLD_DATA or ALFWORLD_DATA is set.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trainer.cli import progress
+from trainer.cli.common import emit, printable
+from trainer.demo import COMPARISON, QUICK, Arm, DemoRecipe, on_real_games, real_data
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """Options of `sero demo`."""
+
+    recipe: DemoRecipe
+    """What is trained and for how long."""
+    seeds: int | None = None
+    """Run the comparison over so many seeds (0, 1, ...)."""
+    seed: int = 0
+    """Seed of the demonstration (without --seeds)."""
+    workers: int = 2
+    """Processes of the comparison."""
+    out: Path | None = None
+    """Folder (default: runs/demo, with --seeds runs/comparison)."""
+    fresh: bool = False
+    """Remove what an earlier demo left in the folder and start anew."""
+    json: bool = False
+    """Print the figures as one JSON object on the last line."""
+
+
+def parse(words: Sequence[str]) -> Args:
+    """The recipe's defaults depend on what is asked for."""
+    compared = any(word.split("=")[0] == "--seeds" for word in words)
+    recipe = COMPARISON if compared else QUICK
+    recipe = on_real_games(recipe) if real_data() else recipe
+    args: Args = tyro.cli(
+        Args,
+        prog="sero demo",
+        args=list(words),
+        description=__doc__,
+        default=Args(recipe),
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
+    )
+    return args
+
+
+def run(args: Args) -> int:
+    """Run to the end; 0 once everything was trained, evaluated and written."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    out = args.out or Path("runs") / ("demo" if args.seeds is None else "comparison")
+    if args.fresh and _is_ours(out):
+        shutil.rmtree(out)
+    if args.seeds is None:
+        return _demonstrate(args, out, console)
+    return _compare(args, out, console)
+
+
+def _is_ours(out: Path) -> bool:
+    return any((out / name).exists() for name in ("run.json", "recipe.json"))
+
+
+def _demonstrate(args: Args, out: Path, console: Console) -> int:
+    from trainer.demo_runs import run_arm
+    from trainer.report import read_run, write_report
+
+    begin = time.monotonic()
+    recipe = args.recipe
+    show_branch(recipe.config(Arm.SERO, args.seed).env, console)
+    console.print(
+        f"\nTraining a policy of about {_millions(recipe)} million parameters: "
+        f"{recipe.demonstrations} planner demonstrations, then {recipe.iterations} iterations of "
+        f"GRPO with SERO. Files: {out}"
+    )
+    with progress.training(recipe.warm_steps, recipe.iterations) as hooks:
+        run_arm(recipe, Arm.SERO, args.seed, out, **hooks.as_arguments())
+    minutes = (time.monotonic() - begin) / 60
+    report = read_run(
+        out,
+        title="A tiny policy learns household tasks",
+        lead=(
+            f"A policy of about {_millions(recipe)} million parameters was cloned from "
+            f"{recipe.demonstrations} planner demonstrations, then trained for "
+            f"{recipe.iterations} iterations with GRPO and SERO. Below: how often it solves tasks "
+            "that it has never seen, before and after."
+        ),
+        facts=(
+            ("games", real_data() or "generated households"),
+            ("task types", str(len(recipe.task_types))),
+            ("steps allowed", str(recipe.max_steps)),
+            ("rollouts an iteration", str(recipe.tasks * recipe.rollouts)),
+            ("seed", str(args.seed)),
+            ("minutes", f"{minutes:.1f}"),
+        ),
+        before="warm start",
+        after="GRPO + SERO",
+    )
+    path = write_report(report, out / "report.html")
+    table = Table(title="held-out tasks solved")
+    for column in ("split", "policy", "solved", "of", "share"):
+        table.add_column(column)
+    for e in report.evaluations:
+        share = f"{e.successes / e.tasks:.1%}"
+        table.add_row(e.split, e.label, str(e.successes), str(e.tasks), share)
+    console.print(table)
+    console.print(f"{minutes:.1f} minutes. Open {path} in a browser.", soft_wrap=True)
+    figures: dict[str, Any] = {"run": str(out), "report": str(path), "minutes": minutes}
+    for e in report.evaluations:
+        figures.setdefault(e.label.replace(" ", "_"), {})[e.split] = [e.successes, e.tasks]
+    emit(figures, args.json)
+    return 0
+
+
+def _compare(args: Args, out: Path, console: Console) -> int:
+    from trainer.demo_runs import compare
+
+    assert args.seeds is not None
+    recipe = replace(args.recipe, threads=1)
+    seeds = list(range(args.seeds))
+    arms = [arm for arm in Arm if arm is not Arm.WARM]
+    with progress.bars() as shown:
+        bars = {
+            (seed, arm): shown.add_task(f"seed {seed} {arm}", total=recipe.iterations, note="")
+            for seed in seeds
+            for arm in arms
+        }
+
+        def update(done: Mapping[tuple[int, Arm], int]) -> None:
+            for key, bar in bars.items():
+                shown.update(bar, completed=done[key])
+
+        result = compare(recipe, seeds, out, args.workers, update)
+    table = Table(title=f"success on {recipe.held_out} held-out tasks, {len(seeds)} seeds")
+    table.add_column("arm")
+    for seed in seeds:
+        table.add_column(f"seed {seed}", justify="right")
+    table.add_column("mean", justify="right")
+    for arm in Arm:
+        shares = [f"{figures['success']:.1%}" for figures in result["arms"][arm]]
+        table.add_row(arm, *shares, f"{result['mean_success'][arm]:.1%}")
+    console.print(table)
+    for row in result["differences"]:
+        if row["on"] == "success":
+            interval = (
+                "one seed has no interval"
+                if row["low"] is None
+                else f"95 % interval {row['low']:+.1%} to {row['high']:+.1%}"
+            )
+            console.print(f"{row['left']} - {row['right']}: {row['mean']:+.1%} ({interval})")
+    console.print(f"wrote {out / 'comparison.json'}", soft_wrap=True)
+    emit(result, args.json)
+    return 0
+
+
+def show_branch(env_config: Any, console: Console) -> None:
+    """Play a few commands, then let the oracle play on from there in a second environment."""
+    import agent_envs
+    from oracles import branch
+    from oracles.alfworld_planner import ALFWorldPlanner
+    from trainer.worlds import make_env, open_games
+
+    env = make_env(env_config, open_games(env_config), env_config.split)
+    observation, info = env.reset(seed=0)
+
+    def say(text: str, style: str = "") -> None:
+        console.print(Text(printable(text), style=style))
+
+    say("A household task, its first observation and two commands:", "bold")
+    say(observation, "dim")
+    for command in [c for c in info["admissible_actions"] if c.startswith("go to ")][:2]:
+        observation, *_, info = env.step(command)
+        say(f"> {command}", "yellow")
+        say(observation, "dim")
+    say("\nFrom this state the oracle plays on, in an environment of its own:", "bold")
+    root = agent_envs.snapshot(env)
+    result = branch.run(agent_envs.fork(env), root, ALFWorldPlanner(), None)
+    for step in result.steps:
+        say(f"> {step.action}", "magenta")
+    outcome = "it wins" if result.success else f"it does not win: {', '.join(result.reasons)}"
+    untouched = "unchanged" if agent_envs.snapshot(env) == root else "CHANGED"
+    say(f"{outcome} in {len(result.steps)} steps; the first environment is {untouched}.")
+
+
+def _millions(recipe: DemoRecipe) -> str:
+    """Parameters of the policy: embedding, attention (4 heads, 2 of them keys), MLP."""
+    h = recipe.hidden_size
+    layer = 2 * h * h + 2 * h * (h // 2) + 3 * h * 3 * h
+    return f"{(recipe.layers * layer + 640 * h) / 1e6:.1f}"
