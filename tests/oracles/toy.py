@@ -180,6 +180,12 @@ def random_house(task: TaskType, seed: int) -> House:
             for _ in range(rng.choice((1, 1, 2)))
         ]
     held = rng.randrange(len(objs)) if rng.random() < 0.25 else None
+    if rng.random() < 0.35:
+        # Hands full of a pen, hardly anything open: where to drop it matters most.
+        held = len(objs)
+        objs.append(Obj("Pen"))
+        for rec in recs:
+            rec.openable, rec.opened = rng.random() < 0.9, rng.random() < 0.1
     return House(task, recs, objs, agent=rng.randint(0, locations), held=held)
 
 
