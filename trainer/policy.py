@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from trainer.data import Segment
+from trainer.models.lean import lean_of
 
 # Above this many logits the head runs in pieces that are recomputed in the backward pass.
 _CHUNK_LOGITS = 1 << 26
@@ -171,8 +172,12 @@ def token_logprobs(
     before = batch.position_B_T[mask] - 1
     labels = batch.labels_B_T[mask]
     temperature = batch.temperature_B[rows]
-    body, head = body_and_head(model)
-    if body is not None and head is not None:
+    lean = lean_of(model)
+    body, head = (None, None) if lean is not None else body_and_head(model)
+    if lean is not None:
+        hidden = lean.hidden_at(batch.ids_B_L, (batch.position_B_T - 1).clamp(min=0))[mask]
+        logprobs, entropies = _head_in_chunks(hidden, labels, temperature, lean.head, entropy)
+    elif body is not None and head is not None:
         hidden = body(input_ids=batch.ids_B_L, use_cache=False).last_hidden_state[rows, before]
         logprobs, entropies = _head_in_chunks(hidden, labels, temperature, head, entropy)
     else:

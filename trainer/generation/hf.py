@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from trainer.generation.base import Generation, GenerationRequest, check_request
+from trainer.generation.lean_session import LeanSession
+from trainer.models.lean import lean_of
 from trainer.policy import body_and_head, evaluation_mode, micro_batches
 
 # Finished rows leave the batch once this share is left: copying the cache costs about as much
@@ -86,7 +88,14 @@ class HFSampler:
 
     def _generate(self, rows: list[_Row]) -> None:
         """Prefill and decode one batch; results go into the rows."""
-        session = _Session(self.model, [row.request.prompt_ids for row in rows], self.pad_id)
+        prompts = [row.request.prompt_ids for row in rows]
+        lean = lean_of(self.model)
+        session: _Session | LeanSession
+        if lean is None:
+            session = _Session(self.model, prompts, self.pad_id)
+        else:
+            room = max(row.request.max_new_tokens for row in rows)
+            session = LeanSession(lean, prompts, self.pad_id, room)
         logits = session.prefill()
         live = rows
         while True:

@@ -1,0 +1,246 @@
+"""A shorter way through models of the Qwen2 architecture, for the same numbers.
+
+Two facts make it shorter than the general forward pass. Log-probs are wanted at few positions (a
+reply is a tenth of its prompt), so queries, output projection and MLP of the *last* layer are
+computed only there. And a sampler that owns its keys and values can write each row's next token
+behind that row's last one, so that rows of different lengths need no gap and nothing is copied.
+
+For a model of three layers the first saves 30 % of a forward and backward pass on one CPU core,
+for one of 28 layers 3 %.
+
+The parameters are those of the transformers model. `lean_of` compares both ways once for each
+model and answers None where they differ, where a layer is wrapped or hooked (sharding, gradient
+checkpointing, adapters), or where the architecture is another one.
+
+Axis letters: B rows, L tokens, T wanted positions, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention, silu
+from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer, Qwen2ForCausalLM
+
+__all__ = ["KeyValues", "Lean", "lean_of"]
+
+_known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+@dataclass(slots=True)
+class KeyValues:
+    """Keys and values of B rows, one pair a layer, each (B, heads, capacity, head size).
+
+    Row b holds `lengths_B[b]` tokens in its first slots; what is behind them is never attended.
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    lengths_B: Tensor
+
+    def select(self, index: Tensor) -> None:
+        """Keeps these rows, in this order; a row may be named twice."""
+        self.keys = [k[index] for k in self.keys]
+        self.values = [v[index] for v in self.values]
+        self.lengths_B = self.lengths_B[index]
+
+
+class Lean:
+    """The forward passes of one model. Holds no parameter and no state of its own."""
+
+    def __init__(self, model: Any) -> None:
+        self.body: Any = model.model
+        self.head: Any = model.lm_head
+
+    def hidden_at(self, ids_B_L: Tensor, position_B_T: Tensor) -> Tensor:
+        """Final hidden states at the wanted positions, (B, T, H), with gradient.
+
+        Args:
+            ids_B_L: int64, padded on the right; what pads is not seen from the left of it.
+            position_B_T: int64, indices into L, in any order, repeats allowed.
+        """
+        B, L = ids_B_L.shape
+        hidden = self.body.embed_tokens(ids_B_L)
+        cos, sin = self._rotation(hidden, torch.arange(L, device=ids_B_L.device)[None])
+        layers = self._layers()
+        for layer in layers[:-1]:
+            x = layer.input_layernorm(hidden)
+            q, k, v = (_heads(layer, name, x) for name in ("q_proj", "k_proj", "v_proj"))
+            seen = scaled_dot_product_attention(
+                _rotate(q, cos, sin), _rotate(k, cos, sin), v, is_causal=True, enable_gqa=True
+            )
+            hidden = _rest(layer, hidden, seen)
+        layer = layers[-1]
+        row = torch.arange(B, device=ids_B_L.device)[:, None]
+        x = layer.input_layernorm(hidden)
+        k, v = (_heads(layer, name, x) for name in ("k_proj", "v_proj"))
+        q = _heads(layer, "q_proj", x[row, position_B_T])
+        slots = torch.arange(L, device=ids_B_L.device)
+        seen = scaled_dot_product_attention(
+            _rotate(q, cos[0, 0][position_B_T][:, None], sin[0, 0][position_B_T][:, None]),
+            _rotate(k, cos, sin),
+            v,
+            attn_mask=(slots <= position_B_T[:, :, None])[:, None],
+            enable_gqa=True,
+        )
+        result: Tensor = self.body.norm(_rest(layer, hidden[row, position_B_T], seen))
+        return result
+
+    def prefill(self, ids_B_L: Tensor, lengths_B: Tensor, capacity: int) -> tuple[Tensor, KeyValues]:
+        """Logits (B, V) after each row's last token, and keys and values with room for more.
+
+        Args:
+            ids_B_L: int64, padded on the right.
+            lengths_B: int64, real tokens of each row.
+            capacity: tokens that a row may hold in all, at least L.
+        """
+        B, L = ids_B_L.shape
+        hidden = self.body.embed_tokens(ids_B_L)
+        cos, sin = self._rotation(hidden, torch.arange(L, device=ids_B_L.device)[None])
+        cache = KeyValues([], [], lengths_B.clone())
+        last_B = lengths_B - 1
+        row = torch.arange(B, device=ids_B_L.device)
+        layers = self._layers()
+        for index, layer in enumerate(layers):
+            x = layer.input_layernorm(hidden)
+            k, v = (_heads(layer, name, x) for name in ("k_proj", "v_proj"))
+            k = _rotate(k, cos, sin)
+            for kept, fresh in ((cache.keys, k), (cache.values, v)):
+                room = fresh.new_zeros(B, fresh.shape[1], capacity, fresh.shape[3])
+                room[:, :, :L] = fresh
+                kept.append(room)
+            if index < len(layers) - 1:
+                q = _rotate(_heads(layer, "q_proj", x), cos, sin)
+                seen = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+                hidden = _rest(layer, hidden, seen)
+                continue
+            q = _heads(layer, "q_proj", x[row, last_B][:, None])
+            slots = torch.arange(L, device=ids_B_L.device)
+            seen = scaled_dot_product_attention(
+                _rotate(q, cos[0, 0][last_B][:, None, None], sin[0, 0][last_B][:, None, None]),
+                k,
+                v,
+                attn_mask=(slots <= last_B[:, None])[:, None, None],
+                enable_gqa=True,
+            )
+            hidden = _rest(layer, hidden[row, last_B][:, None], seen)
+        return self.head(self.body.norm(hidden[:, 0])), cache
+
+    def step(self, tokens_B: Tensor, cache: KeyValues) -> Tensor:
+        """Logits (B, V) after one more token for each row; `cache` grows by it."""
+        hidden = self.body.embed_tokens(tokens_B[:, None])
+        position_B = cache.lengths_B
+        cos, sin = self._rotation(hidden, position_B[:, None])
+        row = torch.arange(len(tokens_B), device=tokens_B.device)
+        # Slots beyond the longest row are empty: attending to fewer of them is cheaper.
+        width = int(position_B.max()) + 1
+        mask = (torch.arange(width, device=tokens_B.device) <= position_B[:, None])[:, None, None]
+        for index, layer in enumerate(self._layers()):
+            x = layer.input_layernorm(hidden)
+            q, k, v = (_heads(layer, name, x) for name in ("q_proj", "k_proj", "v_proj"))
+            keys, values = cache.keys[index], cache.values[index]
+            keys[row, :, position_B] = _rotate(k, cos, sin)[:, :, 0]
+            values[row, :, position_B] = v[:, :, 0]
+            seen = scaled_dot_product_attention(
+                _rotate(q, cos, sin),
+                keys[:, :, :width],
+                values[:, :, :width],
+                attn_mask=mask,
+                enable_gqa=True,
+            )
+            hidden = _rest(layer, hidden, seen)
+        cache.lengths_B = position_B + 1
+        logits: Tensor = self.head(self.body.norm(hidden[:, 0]))
+        return logits
+
+    def _layers(self) -> Any:
+        return self.body.layers[: self.body.config.num_hidden_layers]
+
+    def _rotation(self, hidden: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = self.body.rotary_emb(hidden, position)
+        return cos[:, None], sin[:, None]
+
+
+def _heads(layer: Any, projection: str, x_B_L_H: Tensor) -> Tensor:
+    """One projection as (B, heads, L, head size)."""
+    attention = layer.self_attn
+    flat: Tensor = getattr(attention, projection)(x_B_L_H)
+    heads = flat.shape[2] // attention.head_dim
+    return flat.view(*flat.shape[:2], heads, attention.head_dim).transpose(1, 2)
+
+
+def _rest(layer: Any, hidden: Tensor, seen: Tensor) -> Tensor:
+    """Everything after the attention: output projection, MLP, both residuals."""
+    joined = seen.transpose(1, 2).flatten(2)
+    hidden = hidden + layer.self_attn.o_proj(joined)
+    x, mlp = layer.post_attention_layernorm(hidden), layer.mlp
+    result: Tensor = hidden + mlp.down_proj(silu(mlp.gate_proj(x)) * mlp.up_proj(x))
+    return result
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
+
+
+def lean_of(model: nn.Module) -> Lean | None:
+    """The short way through `model`, or None where it is not known to give the same numbers."""
+    if model not in _known:
+        _known[model] = _fits(model) and _agrees(model)
+    # Hooks and checkpointing may have come since.
+    return Lean(model) if _known[model] and _plain(model) else None
+
+
+def _fits(model: nn.Module) -> bool:
+    if type(model) is not Qwen2ForCausalLM:
+        return False
+    config: Any = model.config
+    return (
+        config.hidden_act == "silu"
+        and config.attention_dropout == 0
+        and config._attn_implementation == "sdpa"
+        and set(config.layer_types) == {"full_attention"}
+        and (config.rope_parameters or {}).get("rope_type", "default") == "default"
+    )
+
+
+def _plain(model: Any) -> bool:
+    layers = model.model.layers
+    # transformers renamed the flag within the 5.x series; the layers have had it throughout.
+    if any(getattr(layer, "gradient_checkpointing", False) for layer in layers):
+        return False
+    return all(type(layer) is Qwen2DecoderLayer and not _hooked(layer) for layer in layers)
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def _agrees(model: Any) -> bool:
+    """Both ways on a few tokens of two rows, in the model's own precision."""
+    if not _plain(model):
+        return False
+    device, size = next(model.parameters()).device, model.config.vocab_size
+    ids = (torch.arange(12, device=device).reshape(2, 6) * 7 + 3) % size
+    positions = torch.tensor([[5, 2], [1, 4]], device=device)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            whole = model.model(input_ids=ids, use_cache=False).last_hidden_state
+            lean = Lean(model).hidden_at(ids, positions)
+    finally:
+        model.train(training)
+    row = torch.arange(2, device=device)[:, None]
+    # bfloat16 has 8 bits: kernels may differ in the last of them.
+    rough = 1e-4 if lean.dtype == torch.float32 else 5e-2
+    return bool(torch.allclose(whole[row, positions].float(), lean.float(), rtol=rough, atol=rough))
