@@ -21,6 +21,7 @@ from trainer.evaluate import check_comparable
 from trainer.metrics import read_metrics
 from trainer.report.run import read_evaluations
 from trainer.run_folder import RunFolder
+from trainer.runinfo import write_json
 
 Progress = Callable[[Mapping[tuple[int, Arm], int]], None]
 
@@ -41,6 +42,7 @@ def run_arm(
 
     `hooks` are passed on to `trainer.loop.train`.
     """
+    from trainer.evaluate_run import evaluate_run
     from trainer.loop import train
 
     config = recipe.config(arm, seed, start)
@@ -52,6 +54,10 @@ def run_arm(
         # Broken off before its first checkpoint: nothing to continue from.
         shutil.rmtree(folder)
     train(config, folder, resume=resume, **hooks)
+    if not is_finished(run, config.run.iterations):
+        # Broken off between its last checkpoint and the evaluation that follows it.
+        for split, result in evaluate_run(folder, iteration=config.run.iterations).items():
+            write_json(run.evaluation(config.run.iterations, split), result)
 
 
 def is_finished(run: RunFolder, iterations: int) -> bool:
@@ -160,7 +166,7 @@ def summarise(recipe: DemoRecipe, seeds: Sequence[int], out: Path) -> dict[str, 
             for split, result in reference.items()
         },
     }
-    (out / "comparison.json").write_text(json.dumps(outcome, indent=2) + "\n", encoding="utf-8")
+    write_json(out / "comparison.json", outcome)
     return outcome
 
 
@@ -198,4 +204,4 @@ def _claim(recipe: DemoRecipe, out: Path) -> None:
             f"{path} was made with another recipe. Continue with that one, or choose another "
             "folder with --out."
         )
-    path.write_text(json.dumps(_plain(recipe), indent=2) + "\n", encoding="utf-8")
+    write_json(path, _plain(recipe))

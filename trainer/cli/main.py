@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if found is None:
         return _unknown(words)
     name, rest = found
+    # Libraries' own bars would break up ours; read when they are imported, also by children.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         module = importlib.import_module(f"trainer.cli.{COMMANDS[name].module}")
         return _run(module, name, rest)

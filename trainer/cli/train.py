@@ -1,6 +1,6 @@
 """Train from a config file; any field can be set as --section.key VALUE.
 
-    sero train examples/alfworld_tiny.yaml --out runs/first --run.seed 1
+    sero train examples/tiny_sero.yaml --out runs/first --run.seed 1
 
 Unknown keys are refused. The run folder gets the resolved config, metrics.jsonl, checkpoints,
 evaluations and report.html. `--resume` continues a run from its last checkpoint, as if there had
