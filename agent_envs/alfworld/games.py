@@ -284,9 +284,9 @@ def load_game_set(data: GameSet | str | os.PathLike[str] | None = None) -> GameS
                 return _from_path(str(path))
             except MissingData as error:
                 raise MissingData(
-                    f"${variable} is {value!r} (resolved: {path}), but: {error} Get the games "
-                    f"with `sero data fetch alfworld`, or unset {variable} to play generated "
-                    "households."
+                    f"${variable} is {value!r} (resolved: {path}), but: {error} ALFWorld's "
+                    "own `alfworld-download` gets the games, `sero data generate` makes some; or "
+                    f"unset {variable} to play generated households."
                 ) from error
     from agent_envs.alfworld.generator import default_game_set
 

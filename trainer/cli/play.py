@@ -8,6 +8,7 @@ FILE` the lines of a file are played instead, which also serves to reproduce an 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -193,6 +194,8 @@ def run(args: Args) -> int:
 
 
 def _ask() -> Iterator[str]:
+    with suppress(ImportError):
+        import readline  # noqa: F401  (editing and history for `input`, where there is one)
     while True:
         try:
             yield input("> ")

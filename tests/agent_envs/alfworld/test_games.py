@@ -393,7 +393,7 @@ def test_missing_paths_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for variable in ("SERO_ALFWORLD_DATA", "ALFWORLD_DATA"):
         monkeypatch.delenv("SERO_ALFWORLD_DATA", raising=False)
         monkeypatch.setenv(variable, str(tmp_path / "gone"))
-        with pytest.raises(MissingData, match="sero data fetch") as caught:
+        with pytest.raises(MissingData, match="sero data generate") as caught:
             load_game_set()
         assert f"${variable}" in str(caught.value)
         assert str(tmp_path / "gone") in str(caught.value)
