@@ -174,14 +174,18 @@ def _returns(
 
 
 def score(
-    roots: Sequence[GrownRoot], model: nn.Module, micro_batch_tokens: int, pad_id: int
+    roots: Sequence[GrownRoot],
+    model: nn.Module,
+    micro_batch_tokens: int,
+    pad_id: int,
+    bf16: bool = False,
 ) -> list[GrownRoot]:
     """Fills `logz` of open branches under the frozen behaviour policy, in one batch.
 
     Once per iteration, before its first optimiser step, in eval mode and at temperature 1.
     """
     rows = [row for root in roots for row in root.z_rows]
-    logprobs = score_segments(model, rows, micro_batch_tokens, pad_id)
+    logprobs = score_segments(model, rows, micro_batch_tokens, pad_id, bf16)
     values = iter([log_z(row) for row in logprobs])
     return [replace(root, logz=tuple(next(values) for _ in root.z_rows)) for root in roots]
 
@@ -234,7 +238,8 @@ class Brancher:
             )
             for choice in choices
         ]
-        return score(roots, model, c.optim.micro_batch_tokens, self.student.pad_id)
+        bf16 = c.run.dtype == "bfloat16"
+        return score(roots, model, c.optim.micro_batch_tokens, self.student.pad_id, bf16)
 
     def metrics(self, roots: Sequence[GrownRoot]) -> dict[str, Any]:
         """See `trainer.branch_records.branch_metrics`."""

@@ -29,7 +29,8 @@ class RunConfig:
     seed: int = 0  # keys every draw of the run, 0 is a seed like any other
     iterations: int = 60  # ours; the published ALFWorld runs take 150
     device: str = "cpu"
-    dtype: Literal["float32", "bfloat16"] = "float32"  # weights and forward; log-probs are fp32
+    # Of forward passes and of the policy that acts; trained weights, log-probs: always float32.
+    dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int = 1  # torch intra-op threads; a tiny model gains nothing from more
     checkpoint_every: int = 10  # iterations; 0: only at the end
     save_turns: bool = False  # also write every iteration's turns to turns/NNNNN.parquet
@@ -212,7 +213,7 @@ class OptimConfig:
     grad_clip: float = 1.0  # published; 0: off
     steps: int = 2  # M, optimiser steps an epoch: turns and roots are cut into M parts
     epochs: int = 1  # published
-    micro_batch_tokens: int = 8192  # padded tokens in one forward; changes nothing but memory
+    micro_batch_tokens: int = 4096  # padded tokens in one forward; changes nothing but memory
     old_logprobs: Literal["sampler", "recompute"] = "sampler"
 
     def check(self) -> None:

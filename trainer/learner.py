@@ -161,9 +161,10 @@ class Learner:
     ) -> StepResult:
         """One optimiser step on one part of the turns and one part of the roots."""
         c = self.config
-        limits = {
+        limits: Any = {
             "micro_batch_tokens": c.optim.micro_batch_tokens,
             "pad_id": self.student.pad_id,
+            "bf16": c.run.dtype == "bfloat16",
         }
 
         def base_pass() -> None:
@@ -213,8 +214,11 @@ class Learner:
         return partition(n, self.config.optim.steps, stream)
 
     def _score(self, model: nn.Module, segments: Sequence[Segment]) -> list[Tensor]:
-        tokens = self.config.optim.micro_batch_tokens
-        return score_segments(model, segments, tokens, self.student.pad_id)
+        c = self.config
+        bf16 = c.run.dtype == "bfloat16"
+        return score_segments(
+            model, segments, c.optim.micro_batch_tokens, self.student.pad_id, bf16
+        )
 
 
 def _untrained(segment: Segment) -> Segment:

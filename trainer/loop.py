@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,11 @@ class Trainer:
         self.games = open_games(config.env) if games is None else games
         self.student = make_student(config, model, tokenizer)
         self.learner = Learner(config, model, self.student, reference)
+        # Weights are trained in float32: a step of 1e-6 is lost in bfloat16. What samples is a
+        # rounded copy, which costs half the memory and time of its own.
+        self.acting = model if config.run.dtype == "float32" else deepcopy(model).bfloat16()
         self.sampler: Sampler = sampler or HFSampler(
-            model, self.student.stop_ids, pad_id=self.student.pad_id
+            self.acting, self.student.stop_ids, pad_id=self.student.pad_id
         )
         self.task_ids = split_tasks(config.env, self.games, config.env.split)
         count = config.rollout.tasks * config.rollout.rollouts
@@ -111,6 +115,7 @@ class Trainer:
 
     def collect(self, iteration: int) -> list[Trajectory]:
         """Groups of rollouts: `rollout.rollouts` of each of `rollout.tasks` tasks."""
+        self.refresh()
         c = self.config
         tasks = tasks_at(self.task_ids, c.rollout.tasks, c.run.seed, iteration)
         episodes = [
@@ -126,6 +131,14 @@ class Trainer:
             provenance={"prompt_hash": self.student.template.hash},
         )
         return play(episodes, self.envs, self.student, self.sampler, settings)
+
+    def refresh(self) -> None:
+        """Gives the acting policy the current weights."""
+        if self.acting is not self.learner.model:
+            with torch.no_grad():
+                pairs = zip(self.acting.parameters(), self.learner.model.parameters(), strict=True)
+                for acting, trained in pairs:
+                    acting.copy_(trained)
 
     def branch(self, iteration: int, trajectories: Sequence[Trajectory]) -> list[Any]:
         """SERO's roots, grown and scored under the weights that made the rollouts."""
@@ -155,6 +168,7 @@ class Trainer:
 
     def evaluate(self, iteration: int) -> dict[str, dict[str, Any]]:
         """Evaluates on every split of the config and writes the results."""
+        self.refresh()
         c = self.config
         results = {}
         for split in c.eval.splits:
@@ -287,7 +301,7 @@ def _started(
     folder.path.mkdir(parents=True, exist_ok=True)
     games = open_games(config.env)
     if config.model.path is not None:
-        model, tokenizer = load_policy(config.model.path, dtype=dtype_of(config))
+        model, tokenizer = load_policy(config.model.path)
     else:
         from trainer.warmstart import warm_policy
 
@@ -319,7 +333,7 @@ def _resumed(
             "a run is resumed. Use its config, or start a new folder."
         )
     checkpoint = load_checkpoint(latest_checkpoint(folder.checkpoints))
-    model, tokenizer = load_policy(checkpoint.path, dtype=dtype_of(config))
+    model, tokenizer = load_policy(checkpoint.path)
     trainer = _trainer(config, folder, model, tokenizer, open_games(config.env))
     trainer.restore(checkpoint)
     for path in (folder.metrics, folder.roots):

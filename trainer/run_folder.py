@@ -83,7 +83,7 @@ class RunFolder:
 
 
 def dtype_of(config: Config) -> torch.dtype:
-    """Weights' dtype by its name in the config."""
+    """Weights of a policy that acts or is compared with; trained weights are always float32."""
     return torch.bfloat16 if config.run.dtype == "bfloat16" else torch.float32
 
 

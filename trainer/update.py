@@ -124,6 +124,7 @@ def base_backward(
     micro_batch_tokens: int,
     pad_id: int,
     stats: LossStats,
+    bf16: bool = False,
 ) -> None:
     """Accumulates the gradient of the base loss of one optimiser step.
 
@@ -132,6 +133,7 @@ def base_backward(
     Args:
         length: the constant length of the aggregations that divide by one.
         stats: updated in place.
+        bf16: compute the forward pass in bfloat16; weights, log-probs and loss are float32.
     """
     stats.steps += 1
     rows = contributing(step, config)
@@ -141,7 +143,8 @@ def base_backward(
     for micro in micro_batches(lengths, micro_batch_tokens):
         chosen = [rows[i] for i in micro]
         batch = collate([step.segments[i] for i in chosen], pad_id=pad_id, device=device)
-        new_B_T, entropy_B_T = token_logprobs(model, batch, entropy=config.entropy_coef > 0)
+        with _precision(device, bf16):
+            new_B_T, entropy_B_T = token_logprobs(model, batch, entropy=config.entropy_coef > 0)
         loss, policy = policy_loss(
             new_B_T,
             batch.old_B_T,
@@ -185,6 +188,7 @@ def auxiliary_backward(
     *,
     micro_batch_tokens: int,
     pad_id: int,
+    bf16: bool = False,
 ) -> float:
     """Accumulates the gradient of weight * sum of coefficient * NLL; returns the unweighted sum."""
     device = next(model.parameters()).device
@@ -195,7 +199,8 @@ def auxiliary_backward(
         coefficients = torch.tensor(
             [row.coefficient for row in chosen], dtype=torch.float64, device=device
         )
-        logprobs = token_logprobs(model, batch).logprobs
+        with _precision(device, bf16):
+            logprobs = token_logprobs(model, batch).logprobs
         loss = weighted_nll(logprobs, batch.mask_B_T, coefficients)
         total += float(loss.detach())
         (weight * loss).backward()  # type: ignore[no-untyped-call]
@@ -203,7 +208,11 @@ def auxiliary_backward(
 
 
 def score_segments(
-    model: nn.Module, segments: Sequence[Segment], micro_batch_tokens: int, pad_id: int
+    model: nn.Module,
+    segments: Sequence[Segment],
+    micro_batch_tokens: int,
+    pad_id: int,
+    bf16: bool = False,
 ) -> list[Tensor]:
     """Log-probs of each segment's trained tokens under frozen weights, float32 on the CPU.
 
@@ -214,7 +223,12 @@ def score_segments(
     with evaluation_mode(model), torch.no_grad():
         for micro in micro_batches([len(s.ids) for s in segments], micro_batch_tokens):
             batch = collate([segments[i] for i in micro], pad_id=pad_id, device=device)
-            logprobs = token_logprobs(model, batch).logprobs.cpu()
+            with _precision(device, bf16):
+                logprobs = token_logprobs(model, batch).logprobs.cpu()
             for row, index in enumerate(micro):
                 result[index] = logprobs[row, : segments[index].trained].clone()
     return result
+
+
+def _precision(device: torch.device, bf16: bool) -> torch.autocast:
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16)

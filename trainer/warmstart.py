@@ -29,9 +29,10 @@ from trainer.metrics import mean_or_none
 from trainer.models.tiny import TinyConfig, build_model, train_tokenizer
 from trainer.objectives import aggregate
 from trainer.optim import gradient_norm, warmup
-from trainer.policy import collate, token_logprobs
+from trainer.policy import collate, micro_batches, token_logprobs
 from trainer.rollout import Student
 from trainer.run_folder import make_student
+from trainer.update import step_counts
 from trainer.worlds import make_env, split_tasks, tasks_at
 
 __all__ = [
@@ -44,6 +45,9 @@ __all__ = [
 ]
 
 Progress = Callable[[int, float], None]
+
+# Rows of like length go together: a batch drawn at random would be padded by a third.
+_MICRO_BATCH_TOKENS = 1536
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +228,16 @@ def supervised(
     losses: list[float] = []
     model.train()
     for step in range(config.steps):
-        batch = collate(
-            [rows[i] for i in _batch(len(rows), config, step)], pad_id=pad_id, device=device
-        )
-        logprobs = token_logprobs(model, batch).logprobs
-        loss = aggregate(-logprobs, batch.mask_B_T, "token-mean")
+        chosen = [rows[i] for i in _batch(len(rows), config, step)]
+        counts = step_counts(chosen, 1)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        total = 0.0
+        for micro in micro_batches([len(row.ids) for row in chosen], _MICRO_BATCH_TOKENS):
+            batch = collate([chosen[i] for i in micro], pad_id=pad_id, device=device)
+            logprobs = token_logprobs(model, batch).logprobs
+            loss = aggregate(-logprobs, batch.mask_B_T, "token-mean", counts)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
         norm = gradient_norm(model.parameters())
         if norm > 1.0:
             for parameter in model.parameters():
@@ -240,7 +247,7 @@ def supervised(
         for group in optimizer.param_groups:
             group["lr"] = warmup(config.lr, config.warmup_steps, step) * decay
         optimizer.step()
-        losses.append(float(loss.detach()))
+        losses.append(total)
         if progress is not None:
             progress(step, losses[-1])
     model.eval()

@@ -90,7 +90,9 @@ class Lean:
         result: Tensor = self.body.norm(_rest(layer, hidden[row, position_B_T], seen))
         return result
 
-    def prefill(self, ids_B_L: Tensor, lengths_B: Tensor, capacity: int) -> tuple[Tensor, KeyValues]:
+    def prefill(
+        self, ids_B_L: Tensor, lengths_B: Tensor, capacity: int
+    ) -> tuple[Tensor, KeyValues]:
         """Logits (B, V) after each row's last token, and keys and values with room for more.
 
         Args:
