@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -45,23 +46,30 @@ def _svg(figure: Figure, label: str) -> str:
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
 
-def curves(
-    metrics: Sequence[Mapping[str, Any]], panels: Sequence[tuple[str, Sequence[tuple[str, str]]]]
-) -> str:
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A small chart: (metric name, label) of each line, and whether the axis is 0 to 1."""
+
+    title: str
+    lines: tuple[tuple[str, str], ...]
+    share: bool = False
+
+
+def curves(metrics: Sequence[Mapping[str, Any]], panels: Sequence[Panel]) -> str:
     """Small panels side by side, each with one or more metrics over the iterations.
 
     Args:
         metrics: one mapping an iteration.
-        panels: (title, ((metric name, label), ...)); panels without any value are left out.
+        panels: those without any value are left out.
 
     Returns:
         SVG text, empty if nothing is left to draw.
     """
-    drawn = [
-        (title, [(label, *data) for name, label in lines if (data := series(metrics, name))[0]])
-        for title, lines in panels
+    values = [
+        (p, [(label, *data) for name, label in p.lines if (data := series(metrics, name))[0]])
+        for p in panels
     ]
-    drawn = [(title, lines) for title, lines in drawn if lines]
+    drawn = [(panel, lines) for panel, lines in values if lines]
     if not drawn:
         return ""
     columns = min(3, len(drawn))
@@ -69,11 +77,13 @@ def curves(
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(3.55 * columns, 2.45 * rows), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False)
-        for cell, (title, lines) in zip(axes.flat, drawn, strict=False):
+        for cell, (panel, lines) in zip(axes.flat, drawn, strict=False):
             for colour, (label, xs, ys) in zip(COLOURS[1:] + COLOURS[:1], lines, strict=False):
                 marker = "o" if len(xs) < 12 else None
                 cell.plot(xs, ys, color=colour, label=label, linewidth=1.6, marker=marker, ms=3)
-            cell.set_title(title)
+            cell.set_title(panel.title)
+            if panel.share:
+                cell.set_ylim(-0.03, 1.03)
             cell.xaxis.get_major_locator().set_params(integer=True)
             if len(lines) > 1:
                 cell.legend(fontsize=8)

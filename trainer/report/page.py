@@ -13,29 +13,36 @@ from pathlib import Path
 
 from trainer.metrics import wilson
 from trainer.report import charts
+from trainer.report.charts import Panel
 from trainer.report.data import Evaluation, Example, ReportData, Step, phase_totals
 
 _PANELS = (
-    ("Episodes won in training", (("success_rate", "share of rollouts"),)),
-    (
-        "Commands and replies",
+    Panel("Episodes won in training", (("success_rate", "share of rollouts"),), share=True),
+    Panel(
+        "Share of turns",
         (("command_valid_share", "accepted by the game"), ("format_valid_share", "well-formed")),
+        share=True,
     ),
-    ("Groups with mixed outcomes", (("mixed_group_share", "share of groups"),)),
-    ("Entropy", (("entropy", "nats a token"),)),
-    ("Loss", (("loss/policy", "policy"), ("loss/auxiliary", "auxiliary, unweighted"))),
-    (
+    Panel("Groups with mixed outcomes", (("mixed_group_share", "share of groups"),), share=True),
+    Panel("Entropy, nats a token", (("entropy", "entropy"),)),
+    Panel("Loss", (("loss/policy", "policy"), ("loss/auxiliary", "auxiliary, unweighted"))),
+    Panel(
         "Gradient norm before clipping",
         (("grad/base_norm", "base"), ("grad/aux_norm", "auxiliary, weighted")),
     ),
 )
 _ORACLE_PANELS = (
-    (
+    Panel(
         "Gate",
         (("sero/gate_mean", "mean gate g"), ("sero/gate_zero_share", "share of roots with g = 0")),
+        share=True,
     ),
-    ("Reach", (("sero/z", "mean z, all branch states"), ("sero/z_root", "mean z at the root"))),
-    ("Effective depth", (("sero/effective_depth", "steps that carry weight"),)),
+    Panel(
+        "Reach",
+        (("sero/z", "mean z, all branch states"), ("sero/z_root", "mean z at the root")),
+        share=True,
+    ),
+    Panel("Effective depth, steps", (("sero/effective_depth", "sum of weights"),)),
 )
 
 
