@@ -51,6 +51,8 @@ class GeneratedConfig:
     valid_seen: int = 100
     valid_unseen: int = 100
     task_types: tuple[str, ...] = ()  # empty: all six
+    receptacles: int | None = None  # in a room; null: the preset's
+    objects: int | None = None  # in a room; null: the preset's
 
     def check(self) -> None:
         for name in ("train", "valid_seen", "valid_unseen"):
@@ -250,7 +252,8 @@ class WarmstartConfig:
     """Supervised warm start on planner demonstrations (used only with a fresh model)."""
 
     demonstrations: int = 400  # ours; 0: no warm start
-    steps: int = 600
+    text_steps: int = 0  # first steps, trained on whole rows: the environment's text as well
+    steps: int = 600  # then so many, trained on the replies
     batch: int = 32
     lr: float = 3e-3
     warmup_steps: int = 20
@@ -260,6 +263,7 @@ class WarmstartConfig:
 
     def check(self) -> None:
         positive("warmstart.demonstrations", self.demonstrations, zero=True)
+        positive("warmstart.text_steps", self.text_steps, zero=True)
         positive("warmstart.steps", self.steps, zero=True)
         positive("warmstart.batch", self.batch)
         positive("warmstart.lr", self.lr)

@@ -218,6 +218,10 @@ def supervised(
 ) -> list[float]:
     """Token-mean cross-entropy on `rows`, AdamW, linear warm-up then linear decay to a tenth.
 
+    The first `config.text_steps` steps train every token of a row but its first, the next
+    `config.steps` only what the row trains. Copying a command from the list is learnt sooner from
+    the environment's own repetitions than from ten reply tokens a row.
+
     Returns:
         The loss of each step, in nats per token.
     """
@@ -226,9 +230,12 @@ def supervised(
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.01)
     device = next(model.parameters()).device
     losses: list[float] = []
+    whole = [make_segment(row.ids[:1], row.ids[1:]) for row in rows] if config.text_steps else []
+    total_steps = config.text_steps + config.steps
     model.train()
-    for step in range(config.steps):
-        chosen = [rows[i] for i in _batch(len(rows), config, step)]
+    for step in range(total_steps):
+        source = whole if step < config.text_steps else rows
+        chosen = [source[i] for i in _batch(len(rows), config, step)]
         counts = step_counts(chosen, 1)
         optimizer.zero_grad(set_to_none=True)
         total = 0.0
@@ -243,7 +250,7 @@ def supervised(
             for parameter in model.parameters():
                 if parameter.grad is not None:
                     parameter.grad.mul_(1.0 / norm)
-        decay = 1.0 - 0.9 * step / max(config.steps - 1, 1)
+        decay = 1.0 - 0.9 * step / max(total_steps - 1, 1)
         for group in optimizer.param_groups:
             group["lr"] = warmup(config.lr, config.warmup_steps, step) * decay
         optimizer.step()

@@ -35,6 +35,10 @@ def open_games(config: EnvConfig) -> GameSet:
     spec: Any = PRESETS[generated.preset]
     if generated.task_types:
         spec = replace(spec, task_types=tuple(TaskType(name) for name in generated.task_types))
+    if generated.receptacles is not None:
+        spec = replace(spec, receptacles=generated.receptacles)
+    if generated.objects is not None:
+        spec = replace(spec, objects=generated.objects)
     counts = {
         "train": generated.train,
         "valid_seen": generated.valid_seen,
