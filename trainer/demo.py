@@ -57,7 +57,7 @@ class DemoRecipe:
     layers: int = 3
     # warm start
     demonstrations: int = 400
-    warm_steps: int = 300
+    warm_steps: int = 600
     warm_lr: float = 3e-3
     # reinforcement learning
     iterations: int = 30

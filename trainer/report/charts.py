@@ -75,7 +75,7 @@ def curves(metrics: Sequence[Mapping[str, Any]], panels: Sequence[Panel]) -> str
     columns = min(3, len(drawn))
     rows = -(-len(drawn) // columns)
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(3.55 * columns, 2.45 * rows), layout="constrained")
+        figure = Figure(figsize=(3.55 * columns, 2.6 * rows), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False)
         for cell, (panel, lines) in zip(axes.flat, drawn, strict=False):
             for colour, (label, xs, ys) in zip(COLOURS[1:] + COLOURS[:1], lines, strict=False):
@@ -86,7 +86,10 @@ def curves(metrics: Sequence[Mapping[str, Any]], panels: Sequence[Panel]) -> str
                 cell.set_ylim(-0.03, 1.03)
             cell.xaxis.get_major_locator().set_params(integer=True)
             if len(lines) > 1:
-                cell.legend(fontsize=8)
+                cell.legend(
+                    loc="upper left", bbox_to_anchor=(-0.03, -0.1), ncols=2, fontsize=8,
+                    handlelength=1.1, handletextpad=0.4, columnspacing=1.0, borderaxespad=0.2,
+                )  # fmt: skip
         for cell in list(axes.flat)[len(drawn) :]:
             cell.set_visible(False)
         return _svg(figure, "training curves over the iterations")

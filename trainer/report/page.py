@@ -144,8 +144,8 @@ def _success(data: ReportData) -> str:
 def _curves(data: ReportData) -> str:
     return _section(
         "Training",
-        "One point an iteration. Rollouts sample at the training temperature on training tasks, "
-        "so these shares are lower than greedy evaluation.",
+        "One point an iteration. Rollouts sample at the training temperature, on training tasks, so "
+        "these shares are not those of the greedy evaluation above.",
         charts.curves(data.metrics, _PANELS),
     )
 
@@ -161,18 +161,20 @@ def _oracle(data: ReportData) -> str:
 
 
 def _example(example: Example) -> str:
-    student = _steps(example.steps, example.root, "")
-    oracle = _steps(example.branch.steps, None, "oracle")
-    ends = _outcome(example.success), _outcome(example.branch.success)
-    detail = f" {escape(example.branch.detail)}" if example.branch.detail else ""
+    before = _steps(example.steps[: example.root], 0, "")
+    student = _steps(example.steps[example.root :], example.root, "root")
+    oracle = _steps(example.branch.steps, example.root, "oracle")
     kind = escape(example.task_type.replace("_", " "))
+    gate = f'<span class="tag">gate {example.branch.gate:.2f}</span>'
+    detail = f" {escape(example.branch.detail)}" if example.branch.detail else ""
     return _section(
         "One episode and its branch",
-        f"<b>{escape(example.goal)}</b> ({kind}). Left: what the student did. Right: from the "
-        f"marked state, what the oracle did instead.{detail}",
-        f'<div class="sides"><div><h3>Student {ends[0]}</h3>{student}</div>'
-        f"<div><h3>Oracle, from step {example.root + 1} {ends[1]}"
-        f'<span class="tag">gate {example.branch.gate:.2f}</span></h3>{oracle}</div></div>',
+        f"<b>{escape(example.goal)}</b> ({kind}). Up to step {example.root + 1} the student acts "
+        "alone. From that state on: left, what it did; right, what the oracle did in a separate "
+        f"environment, with the weight of each step in the loss.{detail}",
+        f'<div class="before">{before}</div>' if example.root else "",
+        f'<div class="sides"><div><h3>Student {_outcome(example.success)}</h3>{student}</div>'
+        f"<div><h3>Oracle {_outcome(example.branch.success)}{gate}</h3>{oracle}</div></div>",
     )
 
 
@@ -181,24 +183,21 @@ def _outcome(success: bool) -> str:
     return f'<span class="tag {kind}">{text}</span>'
 
 
-def _steps(steps: Sequence[Step], root: int | None, kind: str) -> str:
+def _steps(steps: Sequence[Step], first: int, kind: str) -> str:
+    """A list of steps; `first` is the number of the first one, counted from 0."""
     items = []
-    for i, step in enumerate(steps):
-        marks = ""
-        if i == root:
-            marks += '<span class="tag root">the oracle branches here</span>'
-        if not step.command_valid:
-            marks += '<span class="tag bad">refused</span>'
+    for number, step in enumerate(steps, start=first + 1):
+        marks = "" if step.command_valid else '<span class="tag bad">refused</span>'
         if step.weight is not None:
             percent = 100 * min(1.0, max(0.0, step.weight))
             marks += (
                 f'<span class="weight"><i style="width:{percent:.0f}%"></i></span>'
                 f'<span class="num">w {step.weight:.2f}</span>'
             )
-        css = "root" if i == root else kind
         items.append(
-            f'<li class="{css}"><div class="seen">{escape(step.observation)}</div>'
-            f'<div class="action">&gt; {escape(step.action)}{marks}</div></li>'
+            f'<li class="{kind}"><div class="seen">{escape(step.observation)}</div>'
+            f'<div class="action"><span class="num">{number}</span> {escape(step.action)}{marks}'
+            "</div></li>"
         )
     return f'<ol class="steps">{"".join(items)}</ol>'
 

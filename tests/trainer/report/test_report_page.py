@@ -71,9 +71,10 @@ def test_numbers_are_on_the_page() -> None:
     assert "w 1.00" in page.text
     assert "w 0.25" in page.text
     assert "16 seconds in 4 iterations" in page.text
-    marked = [i for i, (_, a) in enumerate(page.tags) if a.get("class") == "root"]
-    items = [i for i, (tag, _) in enumerate(page.tags) if tag == "li"]
-    assert [items.index(i) for i in marked] == [1]
+    # Three steps of the student, the branch at the second: one before it, two beside the oracle.
+    kinds = [attributes.get("class") for tag, attributes in page.tags if tag == "li"]
+    assert kinds == ["", "root", "root", "oracle", "oracle"]
+    assert page.text.index("do plain 1") < page.text.index("go plain")
 
 
 def test_everything_from_outside_is_escaped() -> None:
