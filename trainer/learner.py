@@ -12,6 +12,7 @@ Promises (tests/trainer/test_loop.py, test_sero_promises.py):
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -108,10 +109,11 @@ class Learner:
                     )
                     results.append(self.step(base, rows, stats, auxiliary_losses))
         self.model.eval()
+        losses = {**stats.metrics(), "loss/auxiliary": mean_or_none(auxiliary_losses)}
         return {
-            **stats.metrics(),
+            # A step that is not finite is refused and counted; its loss has no value to log.
+            **{k: v if v is None or math.isfinite(v) else None for k, v in losses.items()},
             **step_metrics(results),
-            "loss/auxiliary": mean_or_none(auxiliary_losses),
             "advantage_abs_mean": mean_or_none(adv_M.abs().tolist()),
             "optimizer_steps": self.counters.optimizer_steps,
             "skipped_steps": self.counters.skipped_steps,

@@ -75,7 +75,7 @@ class Trainer:
         self.learner = Learner(config, model, self.student, reference)
         # Weights are trained in float32: a step of 1e-6 is lost in bfloat16. What samples is a
         # rounded copy, which costs half the memory and time of its own.
-        self.acting = model if config.run.dtype == "float32" else deepcopy(model).bfloat16()
+        self.acting = model if config.run.dtype == "float32" else _rounded(model)
         self.sampler: Sampler = sampler or HFSampler(
             self.acting, self.student.stop_ids, pad_id=self.student.pad_id
         )
@@ -284,6 +284,15 @@ def train(
         return TrainResult(folder, last, metrics, results)
     finally:
         torch.set_num_threads(threads)
+
+
+def _rounded(model: nn.Module) -> nn.Module:
+    """A copy with bfloat16 parameters. Buffers stay: rotary frequencies in 8 bits would move
+    tokens a thousand places on by whole turns, and a saved model is not loaded like that."""
+    copy = deepcopy(model)
+    for parameter in copy.parameters():
+        parameter.data = parameter.data.bfloat16()
+    return copy
 
 
 def _due(done: int, every: int) -> bool:

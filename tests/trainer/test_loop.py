@@ -16,12 +16,12 @@ from trainer.config import Config
 from trainer.data import read_turns
 from trainer.generation.hf import HFSampler
 from trainer.learner import Learner
-from trainer.loop import train
+from trainer.loop import Trainer, train
 from trainer.metrics import Phases, read_metrics
 from trainer.models.tiny import load_policy, save_policy
 from trainer.rng import stream
 from trainer.rollout import play
-from trainer.run_folder import RunFolderError, load_trained
+from trainer.run_folder import RunFolder, RunFolderError, load_trained
 from trainer.update import BaseStep, LossStats, base_backward
 from trainer.worlds import spread, tasks_at
 
@@ -180,6 +180,22 @@ def test_o27_a_batch_with_every_token_masked_is_skipped() -> None:
         model, base, config.objective, length=24, micro_batch_tokens=500, pad_id=0, stats=stats
     )
     assert stats.metrics()["loss/policy"] == 0.0
+
+
+def test_a_step_that_is_not_finite_is_counted_and_can_be_logged() -> None:
+    config = small.small_config(auxiliary__name="format_only", auxiliary__keep_base=True)
+    model = small.model()
+    turns = _mixed(config)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    before = small.weights(model)
+    metrics = _learn(config, turns, model)
+    assert (metrics["nonfinite_steps"], metrics["optimizer_steps"]) == (2, 0)
+    assert metrics["loss/policy"] is None
+    assert metrics["loss/auxiliary"] is None
+    json.dumps(metrics, allow_nan=False)
+    after = small.weights(model)
+    assert all(torch.equal(before[k].nan_to_num(), after[k].nan_to_num()) for k in before)
 
 
 def test_o28_degenerate_groups_are_counted() -> None:
@@ -384,6 +400,18 @@ def test_bfloat16_acts_and_computes_rounded_and_trains_float32(tmp_path: Path) -
     largest = max(float((end[k] - start[k]).abs().max()) for k in start)
     assert 5e-7 < largest < 1e-5
     assert all(v.dtype == torch.bfloat16 for v in _trained(tmp_path / "run").values())
+
+
+def test_the_acting_bfloat16_policy_is_the_one_that_would_be_loaded(tmp_path: Path) -> None:
+    """Also far behind the start of a prompt: rotary frequencies are not rounded."""
+    config = _config(tmp_path, run__dtype="bfloat16")
+    model, tokenizer = load_policy(tmp_path / "policy")
+    trainer = Trainer(config, RunFolder(tmp_path / "run"), model, tokenizer, games=small.games())
+    loaded, _ = load_policy(tmp_path / "policy", dtype=torch.bfloat16)
+    ids = torch.arange(600)[None] % 300
+    with torch.no_grad():
+        assert torch.equal(trainer.acting(input_ids=ids).logits, loaded(input_ids=ids).logits)
+    assert model.model.rotary_emb.inv_freq.dtype == torch.float32
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
