@@ -10,6 +10,7 @@ Promises (tests/trainer/test_loop.py):
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -268,6 +269,8 @@ def train(
         results: dict[str, dict[str, Any]] = {}
         if start == 0 and config.eval.initial:
             results = trainer.evaluate(0)
+        if start > 0 and _evaluation_due(config, start):
+            results = _evaluated(trainer, start)
         last = config.run.iterations if until is None else min(until, config.run.iterations)
         log = MetricsLog(folder.metrics)
         metrics: list[dict[str, Any]] = []
@@ -277,11 +280,11 @@ def train(
             done = iteration + 1
             if done == last or _due(done, config.run.checkpoint_every):
                 trainer.save(done)
-            if done == config.run.iterations or _due(done, config.eval.every):
+            if _evaluation_due(config, done):
                 results = trainer.evaluate(done)
             if on_iteration is not None:
                 on_iteration(metrics[-1])
-        return TrainResult(folder, last, metrics, results)
+        return TrainResult(folder, max(start, last), metrics, results)
     finally:
         torch.set_num_threads(threads)
 
@@ -297,6 +300,18 @@ def _rounded(model: nn.Module) -> nn.Module:
 
 def _due(done: int, every: int) -> bool:
     return every > 0 and done % every == 0
+
+
+def _evaluation_due(config: Config, done: int) -> bool:
+    return done == config.run.iterations or _due(done, config.eval.every)
+
+
+def _evaluated(trainer: Trainer, iteration: int) -> dict[str, dict[str, Any]]:
+    """The evaluation that belongs to a checkpoint; a run killed in between has yet to make it."""
+    files = {s: trainer.folder.evaluation(iteration, s) for s in trainer.config.eval.splits}
+    if not all(file.exists() for file in files.values()):
+        return trainer.evaluate(iteration)
+    return {split: json.loads(file.read_text("utf-8")) for split, file in files.items()}
 
 
 def _started(
@@ -336,14 +351,26 @@ def _resumed(
 ) -> tuple[Trainer, int]:
     """The run in `folder`, as its last checkpoint left it."""
     free: dict[str, Any] = {"run.iterations": 0, "run.checkpoint_every": 0, "run.threads": 1}
-    if folder.read_config().replace(**free) != config.replace(**free):
+    made_with, info = folder.read_info()
+    if made_with.replace(**free) != config.replace(**free):
         raise RunFolderError(
             f"{folder.info} was made with another config; only {', '.join(free)} may change when "
             "a run is resumed. Use its config, or start a new folder."
         )
     checkpoint = load_checkpoint(latest_checkpoint(folder.checkpoints))
     model, tokenizer = load_policy(checkpoint.path)
-    trainer = _trainer(config, folder, model, tokenizer, open_games(config.env))
+    games = open_games(config.env)
+    trainer = _trainer(config, folder, model, tokenizer, games)
+    found = {
+        "manifest_hash": games.manifest_hash,
+        "prompt_hash": trainer.student.template.hash,
+    }
+    for key, value in found.items():
+        if info.get(key) != value:
+            raise RunFolderError(
+                f"{folder.info} has {key} {info.get(key)!r}, found {value!r} in {games.source}. "
+                "Resume with the games and the version that the run began with."
+            )
     trainer.restore(checkpoint)
     for path in (folder.metrics, folder.roots):
         # What was logged after the checkpoint is about to happen again.

@@ -14,6 +14,7 @@ Nothing here imports `oracles`.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,13 @@ class RunFolder:
         Raises:
             RunFolderError: there is no readable run.json.
         """
+        return self.read_info()[0]
+
+    def read_info(self) -> tuple[Config, Mapping[str, Any]]:
+        """The config the run was made with, and all of run.json. Raises as `read_config`."""
         try:
             data = json.loads(self.info.read_text(encoding="utf-8"))
-            return from_dict(data["config"])
+            return from_dict(data["config"]), data
         except FileNotFoundError as error:
             raise RunFolderError(f"{self.path} is no run: run.json is missing.") from error
         except (ValueError, KeyError, TypeError) as error:

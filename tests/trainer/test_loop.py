@@ -110,6 +110,32 @@ def test_o25_resuming_without_state_is_an_error(tmp_path: Path) -> None:
         train(more, tmp_path / "run", resume=True)
 
 
+def test_o25_a_resume_makes_the_evaluation_that_a_killed_run_did_not(tmp_path: Path) -> None:
+    config = _config(tmp_path, run__iterations=2, run__checkpoint_every=1, eval__every=1)
+    straight = train(config, tmp_path / "run")
+    file = tmp_path / "run/eval/000002_valid_seen.json"
+    expected = json.loads(file.read_text())
+    file.unlink()  # killed after the last checkpoint
+    resumed = train(config, tmp_path / "run", resume=True)
+    assert json.loads(file.read_text()) == expected
+    assert resumed.evaluations == straight.evaluations == {"valid_seen": expected}
+    stamp = file.stat().st_mtime_ns
+    again = train(config, tmp_path / "run", resume=True)
+    assert (again.iterations, again.evaluations) == (2, straight.evaluations)
+    assert file.stat().st_mtime_ns == stamp, "what is there is not made again"
+
+
+@pytest.mark.parametrize("key", ["manifest_hash", "prompt_hash"])
+def test_o25_resuming_on_other_games_or_prompts_is_an_error(tmp_path: Path, key: str) -> None:
+    """With `env.data: null` the games follow from the environment variables of the moment."""
+    config = _config(tmp_path, run__iterations=1)
+    train(config, tmp_path / "run")
+    info = tmp_path / "run/run.json"
+    info.write_text(json.dumps(json.loads(info.read_text()) | {key: "of another"}))
+    with pytest.raises(RunFolderError, match=f"{key} 'of another'"):
+        train(config.replace(**{"run.iterations": 2}), tmp_path / "run", resume=True)
+
+
 def test_arms_see_the_same_tasks_and_the_same_first_rollouts(tmp_path: Path) -> None:
     """The auxiliary objective draws from streams of its own."""
     for name in ("none", "sero"):
