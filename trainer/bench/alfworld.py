@@ -11,7 +11,8 @@ Every ratio says how many times faster ours is:
 `ratio_reset`        from the game file's content to the first observation
 `ratio_restore`      back to a state at depth 50: snapshot + restore through the Gymnasium
                      wrappers; the original has neither, so it resets and replays the commands
-`ratio_planner`      a plan from the first state; the original: its own planner
+`ratio_planner`      a plan from the first state; the original: its own planner, given up (and
+                     counted with the limit) where it takes longer than a limit
 ==================== ==========================================================================
 
 Planners are means over games, everything else is a median over games (our side: over games and
@@ -22,10 +23,12 @@ ours is too short for the clock; medians, since one pause of a busy machine is a
 from __future__ import annotations
 
 import json
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import Any
 
 import gymnasium
@@ -36,6 +39,7 @@ from agent_envs.alfworld import engine
 from agent_envs.alfworld.compile import compile_game
 from agent_envs.alfworld.games import GameSet
 from agent_envs.alfworld.goals import won
+from agent_envs.alfworld.model import PrivilegedView
 from agent_envs.alfworld.text import intro
 from agent_envs.alfworld.textworld_engine import TextWorldGame
 from agent_envs.errors import DataError
@@ -145,22 +149,40 @@ def measure_real(payload: bytes, walk: Walk, times: Times) -> list[tuple[str, tu
     return record
 
 
-def measure_planners(payload: bytes, times: Times) -> tuple[int, int]:
-    """Time both planners on one game; returns the lengths of our plan and of the original's."""
-    from agent_envs.alfworld.model import PrivilegedView
+def measure_planners(payload: bytes, limit_s: float, times: Times) -> tuple[int, int | None]:
+    """Time both planners on one game; returns the lengths of our plan and of the original's.
 
+    The original's planner can take many minutes and gigabytes, and cannot be interrupted, so it
+    runs in a process of its own. After `limit_s` it is ended and counted with `limit_s`, which
+    favours the original; its length is `None` then.
+    """
     game = compile_game(payload)
     view = PrivilegedView(game, game.start, None)
-    seconds, plan = timed(lambda: ALFWorldPlanner().plan(view, None, 60.0))
+    seconds, plan = timed(lambda: ALFWorldPlanner().plan(view))
     times.plan.append(seconds)
-    real = TextWorldGame(payload)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_plan_in_original, args=(payload, theirs), daemon=True)
+    process.start()
+    theirs.close()
     try:
-        real.reset()
-        seconds, commands = timed(real.plan)
-        times.real_plan.append(seconds)
+        ours.recv()  # loaded; an end of the process before raises EOFError
+        seconds, length = ours.recv() if ours.poll(limit_s) else (limit_s, None)
+    except EOFError as error:
+        raise DataError("The original's planner ended without an answer.") from error
     finally:
-        real.close()
-    return len(plan.actions), len(commands)
+        process.kill()
+        process.join()
+    times.real_plan.append(seconds)
+    return len(plan.actions), length
+
+
+def _plan_in_original(payload: bytes, answers: Connection) -> None:
+    real = TextWorldGame(payload)
+    real.reset()
+    answers.send(None)
+    seconds, commands = timed(real.plan)
+    answers.send((seconds, len(commands)))
 
 
 def mismatches(payload: bytes, walk: Walk, record: Sequence[tuple[str, tuple[str, ...]]]) -> int:
@@ -175,7 +197,13 @@ def mismatches(payload: bytes, walk: Walk, record: Sequence[tuple[str, tuple[str
 
 
 def measure(
-    games: GameSet, walks: int, planner_games: int, steps: int, seed: int, progress: Progress
+    games: GameSet,
+    walks: int,
+    planner_games: int,
+    steps: int,
+    seed: int,
+    limit_s: float,
+    progress: Progress,
 ) -> dict[str, object]:
     """Run the whole comparison and return its figures (see the module's table).
 
@@ -185,11 +213,12 @@ def measure(
         planner_games: on how many games to plan.
         steps: length of a walk, and the depth at which restoring is measured.
         seed: of the choice of games and of the walks.
+        limit_s: after so many seconds a plan of the original is given up and counted with them.
         progress: called with a line of text as the measurement goes on.
     """
     times = Times()
     chosen = choose_games(games, max(walks, planner_games), seed)
-    unseen = wrong = longer = 0
+    unseen = wrong = longer = given_up = 0
     for i, task_id in enumerate(chosen):
         payload = json.dumps(dict(games.payload(task_id))).encode()
         if i < walks:
@@ -201,8 +230,9 @@ def measure(
             record = measure_real(payload, walk, times)
             wrong += mismatches(payload, walk, record)
         if i < planner_games:
-            ours, real = measure_planners(payload, times)
-            longer += ours > real
+            ours, real = measure_planners(payload, limit_s, times)
+            given_up += real is None
+            longer += real is not None and ours > real
         progress(f"{i + 1}/{len(chosen)} {task_id}")
     return {
         **figures(times, steps),
@@ -216,6 +246,8 @@ def measure(
         "unseen_share": unseen / (walks * steps),
         "mismatches": wrong,
         "plans_longer_than_original": longer,
+        "original_plans_given_up": given_up,
+        "planner_limit_s": limit_s,
     }
 
 

@@ -30,6 +30,8 @@ class Args:
     """Length of a walk, and the depth at which restoring is measured."""
     seed: int = 0
     """Seed of the choice of games and of the walks."""
+    planner_limit: float = 60.0
+    """Seconds after which a plan of the original is given up and counted with them."""
     json: bool = False
     """Print the figures as one JSON object on the last line."""
 
@@ -61,6 +63,7 @@ def run(args: Args) -> int:
         args.planner_games,
         args.steps,
         args.seed,
+        args.planner_limit,
         lambda line: status.print(line, overflow="ellipsis", no_wrap=True),
     )
     result["machine"] = machine()
@@ -84,7 +87,9 @@ def run(args: Args) -> int:
     console.print(
         f"{result['steps_per_s']:,.0f} steps/s, compile {result['compile_ms']:.1f} ms; "
         f"{result['unseen_share']:.0%} of the steps reach a state not seen before; "
-        f"{result['mismatches']} mismatches. Plans: means over games; the rest: medians."
+        f"{result['mismatches']} mismatches. Plans: means over games; the rest: medians. "
+        f"{result['original_plans_given_up']} of the original's plans were given up after "
+        f"{args.planner_limit:.0f} s and count as that."
     )
     console.print(", ".join(f"{k} {v}" for k, v in result["machine"].items()))
     for reason in result["missed"]:

@@ -94,7 +94,10 @@ def test_both_sides_walk_the_same_way(games: GameSet, reference: None) -> None:
     record[3] = (record[3][0] + "!", record[3][1])
     assert bench.mismatches(payload, walk, record) == 1
     bench.measure_ours(payload, task_id, "train", walk, times)
-    ours, original = bench.measure_planners(payload, times)
-    assert ours == len(games.walkthrough(task_id) or ())
-    assert ours <= original
+    ours, original = bench.measure_planners(payload, 60.0, times)
+    assert original is not None
+    assert len(games.walkthrough(task_id) or ()) == ours <= original
+    given_up = bench.measure_planners(payload, 0.0, times)
+    assert given_up == (ours, None)
+    assert times.real_plan[1] == 0.0
     assert all(getattr(times, name) for name in bench.Times.__slots__)
