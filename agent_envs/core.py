@@ -177,10 +177,14 @@ class TextEnv(gymnasium.Env[str, str], ABC):
         """Start an episode; see the class for which task.
 
         Raises:
-            InvalidOption: an unknown key in `options`.
+            InvalidOption: `options` is no mapping, or has an unknown key.
             TaskNotFound: an unknown task id. The running episode is unchanged.
         """
-        options = options or {}
+        options = {} if options is None else options
+        if not isinstance(options, Mapping):
+            raise InvalidOption(
+                f"reset options are a mapping such as {{'task_id': ...}}, not {options!r}."
+            )
         unknown = sorted(str(key) for key in options.keys() - {"task_id"})
         if unknown:
             raise InvalidOption(f"Unknown reset options {unknown}; the only one is 'task_id'.")
@@ -189,6 +193,8 @@ class TextEnv(gymnasium.Env[str, str], ABC):
         if not ids:
             raise TaskNotFound.among("", (), self.env_id)
         schedule = self._schedule
+        if isinstance(seed, int):
+            seed = int(seed)  # True and members of an IntEnum are integers, but no plain values
         fresh = None if seed is None else seeding.np_random(seed)
         if fresh is not None:
             schedule = Schedule.drawn_from(*fresh, len(ids))
@@ -200,6 +206,7 @@ class TextEnv(gymnasium.Env[str, str], ABC):
             task_id = ids[schedule.peek()]
         elif not isinstance(task_id, str):
             raise TaskNotFound.among(task_id, ids, self.env_id)
+        task_id = _plain(task_id)
         self._load(task_id)
         if fresh is not None:
             self._np_random, self._np_random_seed = fresh
@@ -223,7 +230,7 @@ class TextEnv(gymnasium.Env[str, str], ABC):
         if self._task_id is None or self._stop_reason is not None:
             raise self._no_episode("step")
         if isinstance(action, str):
-            outcome = self._apply(action if type(action) is str else str(action))
+            outcome = self._apply(action if type(action) is str else _plain(action))
             observation, reward, success, self._score, self._command_valid = outcome
         else:
             observation, reward, success = self._refuse(), 0.0, False
@@ -375,3 +382,8 @@ class TextEnv(gymnasium.Env[str, str], ABC):
                 value = copy.deepcopy(value, memo)
             new.__dict__[name] = value
         return new
+
+
+def _plain(text: str) -> str:
+    """The characters of a string of any subclass (say NumPy's, or with a `__str__` of its own)."""
+    return str.__str__(text)

@@ -108,7 +108,21 @@ def test_first_tasks_by_hand():
     assert [first_task(seed, 2) for seed in (0, 1, 2)] == [0, 1, 0]
 
 
-@pytest.mark.parametrize("options", [{"task": "x"}, {"task_id": None, "seed": 1}, {1: 2}])
+@kinds
+def test_o2_ids_and_seeds_of_other_types_leave_plain_values(kind):
+    """As picked by NumPy, or out of an enumeration: all of it goes through a snapshot's bytes."""
+    env = make(kind)
+    env.reset(seed=True, options={"task_id": np.str_(env.unwrapped.task_ids[1])})
+    snap = agent_envs.Snapshot.from_bytes(agent_envs.snapshot(env).to_bytes())
+    info = agent_envs.restore(make(kind), snap)[1]
+    assert type(info["task_id"]) is str
+    assert info["task_id"] == env.unwrapped.task_ids[1]
+    assert env.reset(seed=True) == env.reset(seed=1)
+
+
+@pytest.mark.parametrize(
+    "options", [{"task": "x"}, {"task_id": None, "seed": 1}, {1: 2}, ["task_id"], "task_id", 0]
+)
 def test_unknown_options_are_errors(options):
     env = make("lamp")
     before = env.reset(seed=0)
@@ -289,6 +303,19 @@ def test_a_refusal_keeps_the_score():
     env.unwrapped._state = (1, 0, False)
     assert env.step("go west")[-1]["score"] == 0.5
     assert env.step(None)[-1]["score"] == 0.5
+
+
+@kinds
+def test_a_string_of_another_type_counts_by_its_characters(kind):
+    class Odd(str):
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    env = make(kind)
+    _, info = env.reset(seed=0)
+    twin = agent_envs.fork(env)
+    command = info["admissible_actions"][0]
+    assert env.step(Odd(command)) == twin.step(command)
 
 
 @kinds
