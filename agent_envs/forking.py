@@ -32,6 +32,7 @@ def snapshot(env: gymnasium.Env[Any, Any]) -> Snapshot:
         SnapshotError: the innermost env is no `TextEnv`.
     """
     stack, base = _unwind(env)
+    base._demand_episode("take a snapshot of")
     return base._capture(tuple([(type_name(w), h.capture(w)) for w, h in stack]))
 
 
@@ -76,13 +77,18 @@ def restore(env: gymnasium.Env[Any, Any], snap: Snapshot) -> tuple[Any, Info]:
 
 def _undo_point(wrapper: Wrapper, handler: Handler) -> Callable[[], None]:
     """A function that puts `wrapper` back as it is now."""
-    state, attributes = handler.capture(wrapper), dict(vars(wrapper))
+    attributes = dict(vars(wrapper))
+    try:
+        state = handler.capture(wrapper)
+    except Exception:  # wrappers that make their state in `reset` have none before it
+        state = None
 
     def undo() -> None:
         vars(wrapper).clear()
         vars(wrapper).update(attributes)
-        handler.restore(wrapper, state)  # what was changed inside of containers
-        vars(wrapper).update(attributes)
+        if state is not None:
+            handler.restore(wrapper, state)  # what was changed inside of containers
+            vars(wrapper).update(attributes)
 
     return undo
 

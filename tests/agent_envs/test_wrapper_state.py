@@ -120,6 +120,34 @@ def test_register_wrapper_state_adds_one():
     assert play(fresh, info, [1, 2, 3, 4]) == expected
 
 
+def test_a_wrapper_that_makes_its_state_in_reset():
+    class Late(gymnasium.Wrapper):
+        def reset(self, **kwargs: Any) -> Any:
+            self.count = 0
+            return self.env.reset(**kwargs)
+
+        def step(self, action: Any) -> Any:
+            self.count += 1
+            return self.env.step(action)
+
+    register_wrapper_state(
+        Late, lambda w: (w.count,), lambda w, state: setattr(w, "count", state[0])
+    )
+    env, fresh = Late(make("lamp")), Late(make("lamp"))
+    with pytest.raises(agent_envs.ResetNeeded):
+        snapshot(env)
+    env.reset(seed=0)
+    env.step("roll")
+    snap = snapshot(env)
+    bad = agent_envs.Snapshot.from_bytes(snap.to_bytes())
+    object.__setattr__(bad, "data_revision", "other")
+    with pytest.raises(SnapshotMismatch, match="other"):
+        restore(fresh, bad)
+    assert "count" not in vars(fresh)
+    restore(fresh, snap)
+    assert (fresh.count, snapshot(fresh)) == (1, snap)
+
+
 def test_a_registration_is_for_the_exact_type():
     class Derived(Counter):
         pass
