@@ -43,19 +43,26 @@ def evaluate_run(
         Result by split, as `trainer.evaluate.evaluate` gives it, with the iteration.
 
     Raises:
-        RunFolderError, CheckpointError, MissingData: name what is wrong.
+        RunFolderError, CheckpointError, MissingData, ConfigError: name what is wrong.
     """
     config, model, tokenizer, done = load_trained(run, iteration)
+    settings = replace(
+        config.eval,
+        splits=config.eval.splits if splits is None else tuple(splits),
+        tasks=config.eval.tasks if tasks is None else tasks or None,
+        temperature=config.eval.temperature if temperature is None else temperature,
+        batch_size=config.eval.batch_size if batch_size is None else batch_size,
+    )
+    settings.check()
     torch.set_num_threads(config.run.threads)
     env_config = config.env if data is None else replace(config.env, data=data)
     games = open_games(env_config)
     student = make_student(config, model, tokenizer)
     sampler = HFSampler(model, student.stop_ids, pad_id=student.pad_id)
-    number = config.eval.tasks if tasks is None else tasks or None
     results = {}
-    for split in config.eval.splits if splits is None else splits:
-        ids = spread(split_tasks(env_config, games, split), number)
-        size = min(config.eval.batch_size if batch_size is None else batch_size, len(ids))
+    for split in settings.splits:
+        ids = spread(split_tasks(env_config, games, split), settings.tasks)
+        size = min(settings.batch_size, len(ids))
         results[split] = evaluate(
             ids,
             [make_env(env_config, games, split) for _ in range(size)],
@@ -63,7 +70,7 @@ def evaluate_run(
             sampler,
             split=split,
             max_new_tokens=config.rollout.max_new_tokens,
-            temperature=config.eval.temperature if temperature is None else temperature,
-            seed=config.eval.seed,
+            temperature=settings.temperature,
+            seed=settings.seed,
         ) | {"iteration": done}
     return results

@@ -1,6 +1,7 @@
 """Evaluate the policy of a run on held-out tasks, each played exactly once.
 
-Writes one result file a split into the run's folder eval/. With `--against FILE` the result is
+Writes one result file a split into the run's folder eval/later/, apart from those of training,
+which the report and the comparison read; a file of the same checkpoint is replaced. With `--against FILE` the result is
 compared with an earlier one; results that were measured on other tasks, prompts or settings are
 refused (exit code 2) unless `--force`.
 """
@@ -62,9 +63,14 @@ def run(args: Args) -> int:
         batch_size=args.batch_size,
         data=args.data,
     )
+    if earlier is not None and earlier["split"] not in results:
+        raise SeroError(
+            f"--against {args.against} is of split {earlier['split']!r}, evaluated were "
+            f"{', '.join(results)}: nothing to compare."
+        )
     for split, result in results.items():
         path = RunFolder(args.run).evaluation(result["iteration"], split)
-        write_json(path.with_stem(path.stem + "_again") if path.exists() else path, result)
+        write_json(path.parent / "later" / path.name, result)
         low, high = result["interval_95"]
         print(
             f"{split}: {result['wins']} of {result['n']} tasks, {result['success']:.1%} "

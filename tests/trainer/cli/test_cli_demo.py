@@ -56,11 +56,21 @@ def test_demo_then_eval(sero: Sero, tmp_path: Path) -> None:
     for split, (wins, n) in outcome.figures["GRPO_+_SERO"].items():
         assert (result.figures[split]["wins"], result.figures[split]["n"]) == (wins, n)
 
+    # What is asked for later does not mix with what training measured.
+    names = ["000000_valid_seen", "000000_valid_unseen", "000002_valid_seen", "000002_valid_unseen"]
+    assert sorted(path.stem for path in (out / "eval").glob("*.json")) == names
+    assert (out / "eval/later/000002_valid_unseen.json").exists()
+    for words in (["--batch-size", "0"], ["--tasks", "-1"], ["--temperature", "-1"]):
+        assert sero("eval", out, *words).code == 2
+
     # O35: a result on other tasks does not compare, unless forced.
     earlier = out / "eval" / "000002_valid_seen.json"
     words = ["eval", out, "--split", "valid_seen", "--tasks", "1", "--against", earlier]
     assert sero(*words).code == 2
     assert sero(*words, "--force").code == 0
+    other = sero("eval", out, "--split", "valid_unseen", "--against", earlier)
+    assert other.code == 2
+    assert "nothing to compare" in other.errors
 
 
 def test_comparison_pairs_the_arms_and_continues(sero: Sero, tmp_path: Path) -> None:
