@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agent_envs.errors import SeroError
+from agent_envs.prompting import TEMPLATES
 
 
 class ConfigError(SeroError, ValueError):
@@ -57,6 +58,9 @@ class GeneratedConfig:
     def check(self) -> None:
         for name in ("train", "valid_seen", "valid_unseen"):
             positive(f"env.generated.{name}", getattr(self, name), zero=True)
+        for name in ("receptacles", "objects"):
+            if getattr(self, name) is not None:
+                positive(f"env.generated.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,10 @@ class PromptConfig:
     max_prompt_tokens: int = 512  # a longer prompt ends the episode: context_overflow
 
     def check(self) -> None:
+        if self.template not in TEMPLATES:
+            raise ConfigError(
+                f"prompt.template={self.template!r} must be one of {', '.join(TEMPLATES)}."
+            )
         positive("prompt.history_length", self.history_length, zero=True)
         positive("prompt.max_prompt_tokens", self.max_prompt_tokens)
 
@@ -104,6 +112,10 @@ class ModelConfig:
     tokenizer_games: int = 40  # demonstrations whose text trains a fresh tokenizer, at least
 
     def check(self) -> None:
+        for name in ("hidden_size", "layers", "heads", "kv_heads", "intermediate_size"):
+            positive(f"model.{name}", getattr(self, name))
+        positive("model.vocab_size", self.vocab_size)
+        positive("model.tokenizer_games", self.tokenizer_games, zero=True)
         if self.hidden_size % self.heads:
             raise ConfigError(
                 f"model.hidden_size={self.hidden_size} is not a multiple of "
@@ -113,6 +125,11 @@ class ModelConfig:
             raise ConfigError(
                 f"model.heads={self.heads} is not a multiple of "
                 f"model.kv_heads={self.kv_heads}. Change either."
+            )
+        if self.hidden_size // self.heads % 2:
+            raise ConfigError(
+                f"model.hidden_size={self.hidden_size} over model.heads={self.heads} is odd; "
+                "rotary positions need an even number. Change either."
             )
 
 
@@ -132,6 +149,8 @@ class RolloutConfig:
         positive("rollout.rollouts", self.rollouts)
         positive("rollout.max_new_tokens", self.max_new_tokens)
         positive("rollout.temperature", self.temperature)
+        positive("rollout.success_reward", self.success_reward)
+        positive("rollout.format_penalty", self.format_penalty, zero=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +179,9 @@ class ObjectiveConfig:
     def check(self) -> None:
         for name in ("clip_low", "clip_high", "kl_coef", "entropy_coef"):
             positive(f"objective.{name}", getattr(self, name), zero=True)
-        if self.dual_clip is not None and self.dual_clip <= 1.0:
+        if self.clip_low >= 1.0:
+            raise ConfigError(f"objective.clip_low={self.clip_low} must be below 1.")
+        if self.dual_clip is not None and not self.dual_clip > 1.0:
             raise ConfigError(
                 f"objective.dual_clip={self.dual_clip} must exceed 1 (published: 3) or be null."
             )
@@ -196,6 +217,12 @@ class AuxiliaryConfig:
         positive("auxiliary.weight", self.weight, zero=True)
         positive("auxiliary.return_scale", self.return_scale)
         positive("auxiliary.oracle_budget_s", self.oracle_budget_s)
+        positive("auxiliary.w_min", self.w_min, zero=True)
+        module, _, factory = self.oracle.partition(":")
+        if self.oracle != "planner" and not (module and factory):
+            raise ConfigError(
+                f"auxiliary.oracle={self.oracle!r} must be 'planner' or 'module:factory'."
+            )
         if not 0.0 <= self.delta <= 1.0:
             raise ConfigError(f"auxiliary.delta={self.delta} must lie in [0, 1].")
         if self.max_depth is not None:
@@ -208,6 +235,7 @@ class OptimConfig:
 
     lr: float = 1.5e-4  # ours for 0.67M parameters; published: 1e-6
     warmup_steps: int = 10  # linear from lr / warmup_steps
+    decay_steps: int | None = None  # optimiser steps of linear decay to lr / 10; null: constant
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -221,7 +249,14 @@ class OptimConfig:
     def check(self) -> None:
         positive("optim.lr", self.lr, zero=True)
         positive("optim.warmup_steps", self.warmup_steps, zero=True)
+        if self.decay_steps is not None:
+            positive("optim.decay_steps", self.decay_steps)
         positive("optim.grad_clip", self.grad_clip, zero=True)
+        positive("optim.weight_decay", self.weight_decay, zero=True)
+        positive("optim.eps", self.eps)
+        for name in ("beta1", "beta2"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ConfigError(f"optim.{name}={getattr(self, name)} must lie in [0, 1).")
         positive("optim.steps", self.steps)
         positive("optim.epochs", self.epochs)
         positive("optim.micro_batch_tokens", self.micro_batch_tokens)
@@ -243,6 +278,8 @@ class EvalConfig:
         positive("eval.every", self.every, zero=True)
         positive("eval.batch_size", self.batch_size)
         positive("eval.temperature", self.temperature, zero=True)
+        if len(set(self.splits)) != len(self.splits):
+            raise ConfigError(f"eval.splits={list(self.splits)} names a split twice.")
         if self.tasks is not None:
             positive("eval.tasks", self.tasks)
 
@@ -267,6 +304,9 @@ class WarmstartConfig:
         positive("warmstart.steps", self.steps, zero=True)
         positive("warmstart.batch", self.batch)
         positive("warmstart.lr", self.lr)
+        positive("warmstart.warmup_steps", self.warmup_steps, zero=True)
+        positive("warmstart.random_share", self.random_share, zero=True)
+        positive("warmstart.inadmissible_share", self.inadmissible_share, zero=True)
         if not 0.0 <= self.random_share + self.inadmissible_share < 1.0:
             raise ConfigError(
                 f"warmstart.random_share={self.random_share} and warmstart.inadmissible_share="

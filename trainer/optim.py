@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainer.config import OptimConfig
 
-__all__ = ["StepResult", "build_optimizer", "gradient_norm", "optimiser_step", "warmup"]
+__all__ = ["StepResult", "build_optimizer", "gradient_norm", "learning_rate", "optimiser_step"]
 
 Backward = Callable[[], None]
 
@@ -47,11 +47,17 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     )
 
 
-def warmup(lr: float, warmup_steps: int, step: int) -> float:
-    """lr * min(1, (step + 1) / warmup_steps), `step` counted from 0."""
-    if step + 1 >= warmup_steps:
+def learning_rate(lr: float, warmup_steps: int, decay_steps: int | None, step: int) -> float:
+    """Linear warm-up, then linear decay to a tenth of `lr`; `step` is counted from 0.
+
+    lr * min(1, (step + 1) / warmup_steps) * (1 - 0.9 * min(1, step / (decay_steps - 1))),
+    without the last factor where `decay_steps` is None.
+    """
+    if step + 1 < warmup_steps:
+        lr = lr * (step + 1) / warmup_steps
+    if decay_steps is None:
         return lr
-    return lr * (step + 1) / warmup_steps
+    return lr * (1.0 - 0.9 * min(1.0, step / max(decay_steps - 1, 1)))
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> float:
@@ -82,7 +88,7 @@ def optimiser_step(
     optimiser is the base gradient, bit for bit. `measure=False` saves the buffer that keeps both
     gradients apart and leaves their norms unknown. A gradient that is not finite is not applied.
     """
-    lr = warmup(config.lr, config.warmup_steps, step)
+    lr = learning_rate(config.lr, config.warmup_steps, config.decay_steps, step)
     optimizer.zero_grad(set_to_none=True)
     if base is None and auxiliary is None:
         return StepResult(False, lr, None, None, None, False, True)

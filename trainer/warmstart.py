@@ -28,7 +28,7 @@ from trainer.data import Segment, make_segment
 from trainer.metrics import mean_or_none
 from trainer.models.tiny import TinyConfig, build_model, train_tokenizer
 from trainer.objectives import aggregate
-from trainer.optim import gradient_norm, warmup
+from trainer.optim import gradient_norm, learning_rate
 from trainer.policy import collate, micro_batches, token_logprobs
 from trainer.rollout import Student
 from trainer.run_folder import make_student
@@ -250,9 +250,8 @@ def supervised(
             for parameter in model.parameters():
                 if parameter.grad is not None:
                     parameter.grad.mul_(1.0 / norm)
-        decay = 1.0 - 0.9 * step / max(total_steps - 1, 1)
         for group in optimizer.param_groups:
-            group["lr"] = warmup(config.lr, config.warmup_steps, step) * decay
+            group["lr"] = learning_rate(config.lr, config.warmup_steps, total_steps, step)
         optimizer.step()
         losses.append(total)
         if progress is not None:
