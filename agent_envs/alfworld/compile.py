@@ -24,7 +24,7 @@ from agent_envs.errors import CorruptGame, UnsupportedGame
 GENERATION = "move"
 _SLOT = "UNKNOWN GOAL"
 # Characters with a meaning in the grammar's own syntax; the original engine fails on them.
-_SENTENCE = re.compile(r'[^;|"<>\[\]#{}\\\x00-\x1f]+')
+_SENTENCE = re.compile(r'[^;|"<>\[\]#{}\\\x00-\x1f\ud800-\udfff]+')
 
 
 @cache
@@ -73,8 +73,13 @@ def read_payload(payload: Mapping[str, Any] | bytes | str) -> Mapping[str, Any]:
     if not isinstance(payload, Mapping):
         raise CorruptGame(f"A game file holds a JSON object, found {type(payload).__name__}.")
     for key in ("pddl_domain", "grammar", "pddl_problem"):
-        if not isinstance(payload.get(key), str):
+        text = payload.get(key)
+        if not isinstance(text, str):
             raise CorruptGame(f"The game file has no text under {key!r}.")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:  # JSON can spell half of a character
+            raise CorruptGame(f"The text under {key!r} is no Unicode: {error}.") from error
     return payload
 
 
@@ -104,7 +109,7 @@ def read_sentence(domain: str, grammar: str) -> str:
     if not isinstance(sentence, str) or not _SENTENCE.fullmatch(sentence):
         raise UnsupportedGame(
             f"The task sentence {sentence!r} is empty or holds a character with a meaning in "
-            "the grammar's syntax (one of ;|\"<>[]#{}\\ or a control character)."
+            "the grammar's syntax (one of ;|\"<>[]#{}\\ or a control character), or half of one."
         )
     return sentence + "."
 

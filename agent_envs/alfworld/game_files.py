@@ -15,7 +15,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from tarfile import HeaderError, ReadError
+from typing import IO, Any, Self
 
 from agent_envs.alfworld.compile import domain_text, grammar_text
 from agent_envs.errors import CorruptGame, DataError, MissingData
@@ -57,6 +58,8 @@ def find_trials(path: Path) -> list[Trial]:
         trials = _in_folder(path)
     elif not path.exists():
         raise MissingData(f"There are no ALFWorld games at {path}: no such file or folder.")
+    elif not path.is_file():
+        raise MissingData(f"There are no ALFWorld games at {path}: neither a file nor a folder.")
     elif path.name.endswith(ARCHIVE_SUFFIXES):
         trials = _in_archive(path)
     elif path.name.endswith(GAME_SUFFIX):
@@ -146,9 +149,9 @@ def _in_folder(root: Path) -> list[Trial]:
 def _file_reader(path: Path) -> Callable[[], bytes]:
     def read() -> bytes:
         try:
+            if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
+                raise CorruptGame(f"{path} is not a regular file.")
             with open(path, "rb") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise CorruptGame(f"{path} is not a regular file.")
                 return _read_limited(file, str(path))
         except OSError as error:
             raise MissingData(f"Cannot read {path}: {error}.") from error
@@ -161,6 +164,19 @@ def _read_limited(file: IO[bytes], name: str) -> bytes:
     if len(data) > MAX_FILE_BYTES:
         raise CorruptGame(f"{name} is larger than {MAX_FILE_BYTES >> 20} MiB; that is no game.")
     return data
+
+
+class _StrictTarInfo(tarfile.TarInfo):
+    """`tarfile` takes a damaged header, or none at all, for the end of the archive."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tarfile)
+        except HeaderError as error:
+            if type(error).__name__ == "EOFHeaderError":  # the blocks that end every archive
+                raise
+            raise ReadError(f"{error}, at byte {tarfile.offset}") from error
 
 
 def _in_archive(path: Path) -> list[Trial]:
@@ -182,9 +198,9 @@ def _in_archive(path: Path) -> list[Trial]:
                 trial.where, trial.game = where, _Packed(data)
             else:
                 refused.append(Trial(where, parts, problem="duplicate"))
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error) as error:
-        raise DataError(f"Cannot read the archive {path}: {error}.") from error
-    except (ValueError, RuntimeError, NotImplementedError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # the decoders raise a dozen kinds on damaged data
         raise DataError(f"Cannot read the archive {path}: {error}.") from error
     return [*trials.values(), *refused]
 
@@ -209,7 +225,7 @@ def _members(path: Path) -> Iterator[tuple[str, str | None, bytes]]:
                     yield info.filename, problem, b""
         return
     # As a stream: one pass, no seeking back, constant memory.
-    with tarfile.open(path, mode="r|*") as archive:
+    with tarfile.open(path, mode="r|*", tarinfo=_StrictTarInfo) as archive:
         for member in archive:
             budget.spend(member.size)
             if member.isdir() or not _matters(member.name):

@@ -55,8 +55,11 @@ class Entry:
 
 def index_trial(trial: Trial, task_id: str) -> Entry | tuple[str, str, str]:
     """One trial: an entry, or (id, reason, detail) for leaving it out."""
+    where = _printable(trial.where)
     if trial.problem is not None:
-        return trial.where, trial.problem, f"found at {trial.where}"
+        return where, trial.problem, f"found at {where}"
+    if task_id != _printable(task_id):
+        return _printable(task_id), SkipReason.UNSAFE_PATH, f"a name is not UTF-8 at {where}"
     split, folder, _ = task_id.split("/")
     try:
         trajectory = json.loads(trial.trajectory()) if trial.trajectory is not None else {}
@@ -71,7 +74,7 @@ def index_trial(trial: Trial, task_id: str) -> Entry | tuple[str, str, str]:
     if sliced or "Sliced" in folder:
         return task_id, SkipReason.SLICED, "tasks with sliced objects have no text game"
     if trial.game is None:
-        return task_id, SkipReason.NO_GAME, f"no *.tw-pddl at {trial.where}"
+        return task_id, SkipReason.NO_GAME, f"no *.tw-pddl at {where}"
     try:
         data = trial.game()
         payload = read_payload(data)
@@ -93,6 +96,11 @@ def index_trial(trial: Trial, task_id: str) -> Entry | tuple[str, str, str]:
         except DataError as error:
             return task_id, SkipReason.CORRUPT, str(error)
     return Entry(GameRef(task_id, split, task_type), digest_of(data), trial.game)
+
+
+def _printable(name: str) -> str:
+    """`name` with escapes for the bytes of a file name that are not UTF-8."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def type_of_folder(folder: str) -> TaskType | None:

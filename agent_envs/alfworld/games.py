@@ -91,8 +91,8 @@ class GameSet:
             UnsupportedGame: games, but all of them for another engine.
             DataError: an unreadable archive.
         """
+        root = _resolved(path)
         given = Path(path).expanduser()
-        root = given.resolve()
         if (root / _TREE).is_dir():
             root = root / _TREE
         trials = find_trials(root)
@@ -270,27 +270,38 @@ def load_game_set(data: GameSet | str | os.PathLike[str] | None = None) -> GameS
         generated = _generated(data)
         if generated is not None:
             return generated
-        return _from_path(str(Path(data).expanduser().resolve()))
+        return _from_path(str(_resolved(data)))
     for variable in (OWN_VARIABLE, VARIABLE):
         value = os.environ.get(variable)
         generated = _generated(value) if value else None
         if generated is not None:
             return generated
         if value:
-            path = Path(value).expanduser().resolve()
-            if variable == VARIABLE and _is_untouched_cache(path):
-                continue
             try:
+                path = _resolved(value)
+                if variable == VARIABLE and _is_untouched_cache(path):
+                    continue
                 return _from_path(str(path))
             except MissingData as error:
                 raise MissingData(
-                    f"${variable} is {value!r} (resolved: {path}), but: {error} ALFWorld's "
+                    f"${variable} is {value!r}, but: {error} ALFWorld's "
                     "own `alfworld-download` gets the games, `sero data generate` makes some; or "
                     f"unset {variable} to play generated households."
                 ) from error
     from agent_envs.alfworld.generator import default_game_set
 
     return default_game_set()
+
+
+def _resolved(path: str | os.PathLike[str]) -> Path:
+    try:
+        full = Path(path).expanduser().resolve()
+        full.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise MissingData(
+            f"There are no ALFWorld games at {os.fspath(path)!r:.200}: {error}."
+        ) from error
+    return full
 
 
 def _generated(data: str | os.PathLike[str]) -> GameSet | None:

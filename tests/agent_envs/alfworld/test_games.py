@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -137,6 +138,46 @@ def test_links_back_up_do_not_loop(tmp_path: Path) -> None:
     make_tree(tmp_path)
     (tmp_path / TREE / "train" / "again").symlink_to(tmp_path, target_is_directory=True)
     assert GameSet.from_path(tmp_path).task_ids() == (f"train/{GOOD}",)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes on this system")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    trial = make_tree(tmp_path) / TREE / f"train/{PICK}-Mug-None-Shelf-1/trial_pipe"
+    trial.mkdir()
+    os.mkfifo(trial / "game.tw-pddl")
+    found = GameSet.from_path(tmp_path)
+    assert len(found) == 1
+    assert (f"train/{PICK}-Mug-None-Shelf-1/trial_pipe", "corrupt") in found.skipped
+    for name in ("a.tar", "a.tw-pddl"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(MissingData, match="neither a file nor a folder"):
+            GameSet.from_path(tmp_path / name)
+
+
+def test_a_name_that_is_no_text_is_left_out(tmp_path: Path) -> None:
+    split = make_tree(tmp_path) / TREE / "train"
+    odd = os.fsencode(split / f"{PICK}-Mug-None-Shelf-1") + b"/trial_\xff"
+    try:
+        os.mkdir(odd)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    with open(odd + b"/game.tw-pddl", "w") as file:
+        json.dump(payload(), file)
+    found = GameSet.from_path(tmp_path)
+    assert len(found) == 1
+    left_out = [name for name, reason in found.skipped if reason == "unsafe_path"]
+    assert left_out == [f"train/{PICK}-Mug-None-Shelf-1/trial_\\udcff"]
+
+
+@pytest.mark.parametrize("field", ["pddl_domain", "grammar", "pddl_problem"])
+def test_half_a_character_in_one_game_leaves_the_others(tmp_path: Path, field: str) -> None:
+    broken = payload()
+    broken[field] += "\ud800"  # a lone surrogate: JSON can spell it, UTF-8 cannot
+    write(tmp_path / "homes" / "home1", broken)
+    write(tmp_path / "homes" / "home2", payload())
+    found = GameSet.from_path(tmp_path)
+    assert found.task_ids() == ("custom/homes/home2",)
+    assert found.skipped == (("custom/homes/home1", "corrupt"),)
 
 
 def test_order_on_disk_and_in_archives_does_not_matter(tmp_path: Path) -> None:
@@ -378,6 +419,40 @@ def test_cut_off_archive(tmp_path: Path) -> None:
         GameSet.from_path(whole)
 
 
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])
+@pytest.mark.parametrize("damage", ["header", "end"])
+def test_a_tar_that_is_damaged_after_the_first_game(tmp_path: Path, name: str, damage: str) -> None:
+    """`tarfile` would end there without a word, and the other games would be missing."""
+    raw = io.BytesIO()
+    starts = []
+    with tarfile.open(fileobj=raw, mode="w") as tar:
+        for number in range(3):
+            starts.append(raw.tell())
+            trial = f"train/{PICK}-Mug-None-Shelf-1/trial_{number}"
+            add(tar, f"{trial}/game.tw-pddl", json.dumps(payload()).encode())
+    data = bytearray(raw.getvalue())
+    if damage == "header":
+        data[starts[1]] ^= 1
+    else:
+        del data[starts[2] :]
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    with pytest.raises(DataError, match=f"archive.*at byte {starts[1 + (damage == 'end')]}"):
+        GameSet.from_path(tmp_path / name)
+
+
+def test_damage_inside_of_a_compressed_member(tmp_path: Path) -> None:
+    """Every way of packing has its own kind of error."""
+    for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        path = tmp_path / f"{method}.zip"
+        with zipfile.ZipFile(path, "w", method) as archive:
+            archive.writestr(f"train/{GOOD}/game.tw-pddl", json.dumps(payload()))
+        data = bytearray(path.read_bytes())
+        data[600:640] = bytes(40)
+        path.write_bytes(data)
+        with pytest.raises(DataError, match="Cannot read the archive"):
+            GameSet.from_path(path)
+
+
 # ---------------------------------------------------------------------------- where from
 
 
@@ -387,6 +462,11 @@ def test_missing_paths_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "empty").mkdir()
     with pytest.raises(MissingData, match=r"tw-pddl"):
         load_game_set(tmp_path / "empty")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for path in (tmp_path / "loop", "a\0b", "x" * 5000, "~no-such-user-here/games"):
+        for find in (load_game_set, GameSet.from_path):
+            with pytest.raises(MissingData, match="no ALFWorld games at"):
+                find(path)
     (tmp_path / "x.txt").write_text("")
     with pytest.raises(MissingData, match="no ALFWorld data"):
         load_game_set(tmp_path / "x.txt")
