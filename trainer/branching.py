@@ -41,7 +41,7 @@ from trainer.auxiliary.sero_weights import (
     success_return,
 )
 from trainer.branch_records import GrownRoot, RootChoice, branch_metrics, root_record
-from trainer.config import AuxiliaryConfig, Config
+from trainer.config import AuxiliaryConfig, Config, ConfigError
 from trainer.data import Segment, make_segment
 from trainer.rollout import Student, Trajectory
 from trainer.update import AuxiliaryRow, score_segments
@@ -62,7 +62,7 @@ def make_oracle(name: str, budget_s: float) -> Oracle[Any]:
     """An oracle by name: `planner`, or `module:factory`, called without arguments.
 
     Raises:
-        ValueError: neither form.
+        ConfigError: neither form, or there is no such module or factory.
     """
     if name == "planner":
         from oracles.alfworld_planner import ALFWorldPlanner
@@ -70,8 +70,12 @@ def make_oracle(name: str, budget_s: float) -> Oracle[Any]:
         return ALFWorldPlanner(budget_s)
     module, separator, attribute = name.partition(":")
     if not separator:
-        raise ValueError(f"Unknown oracle {name!r}: give 'planner' or 'module:factory'.")
-    oracle: Oracle[Any] = getattr(importlib.import_module(module), attribute)()
+        raise ConfigError(f"Unknown oracle {name!r}: give 'planner' or 'module:factory'.")
+    try:
+        factory = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"There is no oracle {name!r}: {error}") from error
+    oracle: Oracle[Any] = factory()
     return oracle
 
 

@@ -27,6 +27,7 @@ def evaluate_run(
     temperature: float | None = None,
     batch_size: int | None = None,
     data: str | None = None,
+    device: str | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Play the tasks of each split once with the policy of a checkpoint.
 
@@ -38,6 +39,7 @@ def evaluate_run(
         temperature: 0 is greedy; None: as the config says.
         batch_size: episodes at a time (changes no outcome); None: as the config says.
         data: other games than those of the run.
+        device: where to run; None: as the config says.
 
     Returns:
         Result by split, as `trainer.evaluate.evaluate` gives it, with the iteration.
@@ -45,7 +47,7 @@ def evaluate_run(
     Raises:
         RunFolderError, CheckpointError, MissingData, ConfigError: name what is wrong.
     """
-    config, model, tokenizer, done = load_trained(run, iteration)
+    config, model, tokenizer, done = load_trained(run, iteration, device)
     settings = replace(
         config.eval,
         splits=config.eval.splits if splits is None else tuple(splits),

@@ -39,7 +39,7 @@ from trainer.metrics import MetricsLog, Phases
 from trainer.models.tiny import load_policy, save_policy
 from trainer.rollout import Episode, PlaySettings, Trajectory, play
 from trainer.rollout_metrics import rollout_metrics
-from trainer.run_folder import RunFolder, RunFolderError, dtype_of, make_student
+from trainer.run_folder import RunFolder, RunFolderError, dtype_of, make_student, usable_device
 from trainer.runinfo import run_info, write_json
 from trainer.worlds import make_env, open_games, split_tasks, spread, tasks_at
 
@@ -258,10 +258,12 @@ def train(
         on_warmstart: called with (step, loss) of the warm start.
 
     Raises:
+        ConfigError: this machine does not have `run.device`.
         RunFolderError: `out` holds a run and `resume` is false, or another config's run.
         CheckpointError: a file of the checkpoint is missing or corrupt.
     """
     folder = RunFolder(Path(out))
+    usable_device(config.run.device)
     threads = torch.get_num_threads()
     torch.set_num_threads(config.run.threads)
     try:

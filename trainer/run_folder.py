@@ -24,12 +24,19 @@ import torch
 from agent_envs.errors import SeroError
 from agent_envs.prompting import get_template
 from trainer.checkpoint import latest_checkpoint, load_checkpoint
-from trainer.config import Config, from_dict
+from trainer.config import Config, ConfigError, from_dict
 from trainer.models.tiny import load_policy
 from trainer.rollout import Student
 from trainer.tokens import stop_ids_of
 
-__all__ = ["RunFolder", "RunFolderError", "dtype_of", "load_trained", "make_student"]
+__all__ = [
+    "RunFolder",
+    "RunFolderError",
+    "dtype_of",
+    "load_trained",
+    "make_student",
+    "usable_device",
+]
 
 
 class RunFolderError(SeroError):
@@ -102,14 +109,32 @@ def make_student(config: Config, model: Any, tokenizer: Any) -> Student:
     )
 
 
-def load_trained(run: str | Path, iteration: int | None = None) -> tuple[Config, Any, Any, int]:
-    """(config, model, tokenizer, iteration) of a run's checkpoint, verified; default the last.
+def usable_device(name: str) -> torch.device:
+    """The device, tried out.
 
     Raises:
-        RunFolderError, CheckpointError, ModelFolderError: name the file.
+        ConfigError: torch does not know it, or this machine does not have it.
+    """
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"The device {name!r} cannot be used here: {reason}") from error
+
+
+def load_trained(
+    run: str | Path, iteration: int | None = None, device: str | None = None
+) -> tuple[Config, Any, Any, int]:
+    """(config, model, tokenizer, iteration) of a run's checkpoint, verified; default the last.
+
+    `device` None: that of the run's config.
+
+    Raises:
+        ConfigError, RunFolderError, CheckpointError, ModelFolderError: name the file.
     """
     folder = RunFolder(Path(run))
     config = folder.read_config()
+    place = usable_device(config.run.device if device is None else device)
     path = (
         latest_checkpoint(folder.checkpoints)
         if iteration is None
@@ -117,4 +142,4 @@ def load_trained(run: str | Path, iteration: int | None = None) -> tuple[Config,
     )
     checkpoint = load_checkpoint(path)
     model, tokenizer = load_policy(checkpoint.path, dtype=dtype_of(config))
-    return config, model.to(config.run.device), tokenizer, checkpoint.iteration
+    return config, model.to(place), tokenizer, checkpoint.iteration

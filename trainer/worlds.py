@@ -12,7 +12,6 @@ import numpy as np
 
 import agent_envs  # noqa: F401  (registers the environment ids)
 from agent_envs.alfworld.games import GameSet, load_game_set
-from agent_envs.alfworld.model import TaskType
 from agent_envs.errors import MissingData
 from trainer import rng
 from trainer.config import EnvConfig
@@ -34,7 +33,7 @@ def open_games(config: EnvConfig) -> GameSet:
     generated = config.generated
     spec: Any = PRESETS[generated.preset]
     if generated.task_types:
-        spec = replace(spec, task_types=tuple(TaskType(name) for name in generated.task_types))
+        spec = replace(spec, task_types=generated.task_types)
     if generated.receptacles is not None:
         spec = replace(spec, receptacles=generated.receptacles)
     if generated.objects is not None:

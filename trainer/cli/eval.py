@@ -1,9 +1,9 @@
 """Evaluate the policy of a run on held-out tasks, each played exactly once.
 
 Writes one result file a split into the run's folder eval/later/, apart from those of training,
-which the report and the comparison read; a file of the same checkpoint is replaced. With `--against FILE` the result is
-compared with an earlier one; results that were measured on other tasks, prompts or settings are
-refused (exit code 2) unless `--force`.
+which the report and the comparison read; a file of the same checkpoint is replaced. With
+`--against FILE` the result is compared with an earlier one; results that were measured on other
+tasks, prompts or settings are refused (exit code 2) unless `--force`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class Args:
     """Episodes at a time; changes no outcome."""
     data: str | None = None
     """Other games than those of the run."""
+    device: str | None = None
+    """Where to run (default: the config's run.device)."""
     against: Path | None = None
     """Earlier result file of the same split to compare with."""
     force: bool = False
@@ -62,6 +64,7 @@ def run(args: Args) -> int:
         temperature=args.temperature,
         batch_size=args.batch_size,
         data=args.data,
+        device=args.device,
     )
     if earlier is not None and earlier["split"] not in results:
         raise SeroError(

@@ -173,24 +173,29 @@ def run(args: Args) -> int:
         ids = sorted(name for name in gymnasium.registry if name.startswith("Sero"))
         known = ", ".join([*ALIASES, *ids])
         raise SeroError(f"there is no environment {args.env!r} to play. Known: {known}.")
-    if args.commands is not None and not args.commands.is_file():
-        raise SeroError(f"--commands {args.commands}: no such file.")
+    if args.seed < 0:
+        raise SeroError(f"--seed {args.seed}: expected a whole number from 0 up.")
+    commands = None if args.commands is None else _read(args.commands)
     split = args.split if args.split or args.task_id else "train"
     env = gymnasium.make(env_id, data=args.data, split=split)
     game = Game(env, Console(highlight=False, emoji=False, markup=False), args.oracle)
     try:
         game.begin(seed=args.seed, task_id=args.task_id)
-        if args.commands is not None:
-            lines = iter(args.commands.read_text(encoding="utf-8").splitlines())
-        else:
+        if commands is None:
             game.console.print(Text(HELP, style="dim"))
-            lines = _ask()
-        game.play(lines, echo=args.commands is not None)
+        game.play(_ask() if commands is None else iter(commands), echo=commands is not None)
     finally:
         env.close()
     outcome = {k: game.info[k] for k in ("task_id", "success", "score", "stop_reason")}
     emit({"env": env_id, **outcome, "steps": game.steps}, args.json)
     return 0
+
+
+def _read(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SeroError(f"--commands {path} cannot be read as text: {error}.") from error
 
 
 def _ask() -> Iterator[str]:

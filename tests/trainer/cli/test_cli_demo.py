@@ -145,10 +145,15 @@ def test_train_writes_a_report_and_resumes(sero: Sero, tmp_path: Path) -> None:
     [
         (["train", "none.yaml"], "none.yaml"),
         (["train", "examples/tiny_sero.yaml", "--optim.lrr", "1"], "lr"),
+        (["train", "examples/tiny_sero.yaml", "--run.device", "moon"], "'moon'"),
+        (["train", "examples/tiny_sero.yaml", "--env.generated.task_types", "cook"], "cook"),
         (["eval", "no-such-run"], "no-such-run"),
     ],
 )
-def test_what_cannot_run_is_said(sero: Sero, words: list[str], message: str) -> None:
-    outcome = sero(*words)
+def test_what_cannot_run_is_said(
+    sero: Sero, tmp_path: Path, words: list[str], message: str
+) -> None:
+    out = ["--out", tmp_path / "run"] if words[0] == "train" else []
+    outcome = sero(*words, *out)
     assert outcome.code == 2
     assert message in outcome.errors

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
+import gymnasium
 import pytest
+from rich.console import Console
 
 from agent_envs.alfworld.games import GameSet
 from tests.trainer.cli.conftest import Outcome, Sero
+from trainer.cli.play import Game
 
 
 def _play(sero: Sero, houses: Path, tmp_path: Path, *lines: str, task: int = 0) -> Outcome:
@@ -97,6 +101,22 @@ def test_text_of_a_game_cannot_control_the_terminal(
     assert "\x1b" not in "\n".join(outcome.lines) + outcome.errors
 
 
+def test_what_is_shown_is_neither_markup_nor_control(houses: Path) -> None:
+    hostile = "\x1b[2J\x9b31m[bold red]x[/] :smile: \u202egnirts \x07"
+    out = io.StringIO()
+    env = gymnasium.make("SeroALFWorld-v0", data=houses, split="train")
+    game = Game(env, Console(file=out, highlight=False, markup=False, emoji=False), oracle=False)
+    game.info = {
+        "goal": hostile, "steps_left": 3, "success": False,
+        "admissible_actions": (hostile,), "action_templates": (),
+    }  # fmt: skip
+    game.show(hostile)
+    game.play(iter([f":{hostile}"]), echo=True)
+    text = out.getvalue()
+    assert text.count("[bold red]x[/] :smile:") == 5, "observation, goal, command, echo, complaint"
+    assert all(c.isprintable() or c == "\n" for c in text)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -104,7 +124,9 @@ def test_text_of_a_game_cannot_control_the_terminal(
         (["CartPole-v1"], "Known: alfworld"),
         (["--task-id", "train/none/none"], "train/none/none"),
         (["--data", "/does/not/exist"], "/does/not/exist"),
-        (["--commands", "/does/not/exist"], "no such file"),
+        (["--commands", "/does/not/exist"], "No such file"),
+        (["--commands", "/bin/sh"], "cannot be read as text"),
+        (["--seed", "-1"], "--seed -1"),
     ],
 )
 def test_what_cannot_be_played_is_said(sero: Sero, words: list[str], message: str) -> None:
