@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from time import perf_counter
+from traceback import format_exception_only
 from typing import Any
 
 import gymnasium
@@ -160,13 +161,14 @@ class _Run:
         self.snapshot = snapshot
         self.oracle = oracle
         self.horizon = horizon
-        self.history = history
+        self.history = tuple(history)
         self.expected = expected
         self.root_step = len(history) if root_step is None else root_step
         self.steps: list[BranchStep] = []
         self.reasons: list[str] = []
         self.details: list[str] = []
         self.info: dict[str, Any] = {}
+        self.admissible: tuple[str, ...] = ()
         self.steps_left: int | None = None
         self.restore_s = self.oracle_s = self.env_s = 0.0
 
@@ -213,6 +215,7 @@ class _Run:
         began = perf_counter()
         try:
             observation, self.info = agent_envs.restore(self.env, self.snapshot)
+            self.admissible = self.info["admissible_actions"]
             self.steps_left = agent_envs.remaining_steps(self.env)
         except Exception as error:
             self._fail(Reason.RESTORE_ERROR, _words(error))
@@ -226,8 +229,8 @@ class _Run:
                     Reason.RESTORE_MISMATCH,
                     f"observation recorded {expected.observation!r}, restored {observation!r}",
                 )
-            if tuple(expected.admissible) != self.info["admissible_actions"]:
-                changed = set(expected.admissible) ^ set(self.info["admissible_actions"])
+            if tuple(expected.admissible) != self.admissible:
+                changed = set(expected.admissible) ^ set(self.admissible)
                 self._fail(
                     Reason.RESTORE_MISMATCH,
                     f"admissible commands differ: {sorted(changed) or 'in their order'}",
@@ -244,10 +247,15 @@ class _Run:
         if limit is None or limit < 1:
             self._fail(Reason.NO_HORIZON, f"{limit} commands may be run; give a horizon above 0")
             return BranchStatus.STOPPED
+        try:
+            privileged = bool(self.oracle.privileged)
+        except Exception as error:
+            self._fail(Reason.ORACLE_ERROR, _words(error))
+            return BranchStatus.STOPPED
         state: Any = None
         while len(self.steps) < limit:
             try:
-                view = self._view()
+                view = self._view() if privileged else None
             except Exception as error:
                 self._fail(Reason.ENV_ERROR, _words(error))
                 return BranchStatus.STOPPED
@@ -258,6 +266,8 @@ class _Run:
                 decision, state = self.oracle.act(state, view, observation)
                 if not isinstance(decision, Decision):
                     raise TypeError(f"act must give a Decision, got {type(decision).__name__}")
+                if not isinstance(decision.status, PlanStatus):
+                    raise TypeError(f"a status is a PlanStatus, got {decision.status!r}")
             except Exception as error:
                 self._fail(Reason.ORACLE_ERROR, _words(error))
                 return BranchStatus.STOPPED
@@ -279,9 +289,8 @@ class _Run:
         return BranchStatus.HORIZON
 
     def _view(self) -> Any:
-        """The privileged value for a privileged oracle, None for any other."""
         unwrapped: Any = self.env.unwrapped
-        return unwrapped.privileged() if self.oracle.privileged else None
+        return unwrapped.privileged()
 
     def _checked(self, decision: Decision) -> str | None:
         """The decided command if it may be run; otherwise None, with the reason noted."""
@@ -292,7 +301,7 @@ class _Run:
         if not isinstance(action, str) or not action.strip():
             self._fail(Reason.NO_ACTION, f"status {decision.status.value!r}, action {action!r}")
             return None
-        if action not in self.info["admissible_actions"] and not any(
+        if action not in self.admissible and not any(
             _pattern(template).fullmatch(action)
             for template in self.info.get("action_templates", ())
         ):
@@ -301,26 +310,27 @@ class _Run:
         return action
 
     def _step(self, observation: str, action: str) -> BranchStep | None:
-        admissible = self.info["admissible_actions"]
         began = perf_counter()
         try:
             following, reward, terminated, truncated, info = self.env.step(action)
+            step = BranchStep(
+                observation=observation,
+                admissible=self.admissible,
+                action=action,
+                reward=float(reward),
+                command_valid=bool(info["command_valid"]),
+                terminated=terminated,
+                truncated=truncated,
+                next_observation=following,
+            )
+            self.admissible = info["admissible_actions"]
         except Exception as error:
             self._fail(Reason.ENV_ERROR, _words(error))
             return None
         finally:
             self.env_s += perf_counter() - began
         self.info = info
-        return BranchStep(
-            observation=observation,
-            admissible=admissible,
-            action=action,
-            reward=float(reward),
-            command_valid=bool(info["command_valid"]),
-            terminated=terminated,
-            truncated=truncated,
-            next_observation=following,
-        )
+        return step
 
 
 @lru_cache(maxsize=64)
@@ -331,4 +341,5 @@ def _pattern(template: str) -> re.Pattern[str]:
 
 
 def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    # also where the error's own `__str__` fails
+    return "".join(format_exception_only(error)).strip()

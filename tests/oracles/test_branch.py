@@ -261,11 +261,19 @@ def test_a_root_after_the_end_is_refused() -> None:
     assert (branch.valid, branch.reasons, branch.steps) == (False, ("episode_over",), ())
 
 
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
 @pytest.mark.parametrize(
     ("item", "reason"),
     [
         (RuntimeError("boom"), "oracle_error"),
         (3, "oracle_error"),
+        (Unprintable(), "oracle_error"),
+        (Decision("found", "look"), "oracle_error"),  # type: ignore[arg-type]
+        (Decision(None, "look"), "oracle_error"),  # type: ignore[arg-type]
         (Decision(PlanStatus.FOUND, None), "no_action"),
         (Decision(PlanStatus.FOUND, "  "), "no_action"),
         ("take mug 1 from cabinet 1", "inadmissible"),
@@ -293,6 +301,22 @@ def test_an_oracle_that_fails_at_its_start() -> None:
     branch = run(make(open_house()), agent_envs.snapshot(env), Broken(SOLUTION))
     assert branch.reasons == ("oracle_error",)
     assert "KeyError" in branch.detail
+
+
+def test_an_oracle_that_does_not_say_whether_it_is_privileged() -> None:
+    env, _, _ = rolled_out()
+    oracle: Any = object()
+    branch = run(make(open_house()), agent_envs.snapshot(env), oracle)
+    assert (branch.valid, branch.reasons) == (False, ("oracle_error",))
+    assert "privileged" in branch.detail
+
+
+def test_a_history_in_a_list_is_kept_as_a_value() -> None:
+    env, history, _ = rolled_out("look")
+    listed: Any = list(history)
+    branch = run(make(open_house()), agent_envs.snapshot(env), Scripted(("look",)), history=listed)
+    listed.clear()
+    assert history_at(branch, 0) == history
 
 
 class _Patched(gymnasium.Wrapper[str, str, str, str]):
@@ -334,6 +358,22 @@ def test_an_env_that_raises() -> None:
     env = _Patched(make(open_house()), fail)
     env.reset(seed=0)
     branch = run(env, agent_envs.snapshot(env), Scripted(("look",)))
+    assert (branch.valid, branch.reasons, branch.steps) == (False, ("env_error",), ())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda result: (result[0], None, *result[2:]),
+        lambda result: (*result[:4], {}),
+        lambda result: (*result[:4], {"command_valid": True}),
+        lambda result: result[:4],
+    ],
+)
+def test_a_step_that_lacks_what_a_branch_records(change: Callable[[Any], Any]) -> None:
+    env = _Patched(make(open_house()), change)
+    env.reset(seed=0)
+    branch = run(env, agent_envs.snapshot(env), Scripted(("look", "look")))
     assert (branch.valid, branch.reasons, branch.steps) == (False, ("env_error",), ())
 
 
