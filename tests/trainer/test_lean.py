@@ -111,10 +111,15 @@ def test_what_is_not_known_to_agree_takes_the_long_way(monkeypatch: pytest.Monke
     assert lean_of(LlamaForCausalLM(llama)) is None
     hooked = _model()
     assert lean_of(hooked) is not None
-    handle = hooked.model.layers[0].register_forward_hook(lambda *_: None)
-    assert lean_of(hooked) is None, "a hook that came later must be seen"
-    handle.remove()
-    assert lean_of(hooked) is not None
+    layer = hooked.model.layers[0]
+    for module in (hooked, hooked.model, layer, layer.self_attn, layer.mlp):
+        handle = module.register_forward_hook(lambda *_: None)
+        assert lean_of(hooked) is None, "a hook that came later must be seen"
+        handle.remove()
+        assert lean_of(hooked) is not None
+    own, layer.mlp = layer.mlp, torch.nn.Identity()
+    assert lean_of(hooked) is None, "a part that was replaced later must be seen"
+    layer.mlp = own
     hooked.model.layers[1].gradient_checkpointing = True
     assert lean_of(hooked) is None
     # A forward pass that means something else is found out by the comparison.

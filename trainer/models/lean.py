@@ -24,7 +24,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, silu
-from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer, Qwen2ForCausalLM
+from transformers.models.qwen2.modeling_qwen2 import (
+    Qwen2Attention,
+    Qwen2DecoderLayer,
+    Qwen2ForCausalLM,
+    Qwen2MLP,
+)
 
 __all__ = ["KeyValues", "Lean", "lean_of"]
 
@@ -211,11 +216,19 @@ def _fits(model: nn.Module) -> bool:
 
 
 def _plain(model: Any) -> bool:
-    layers = model.model.layers
-    # transformers renamed the flag within the 5.x series; the layers have had it throughout.
-    if any(getattr(layer, "gradient_checkpointing", False) for layer in layers):
+    """Whether every module whose own forward is passed by is what it was, without a hook."""
+    if _hooked(model) or _hooked(model.model):
         return False
-    return all(type(layer) is Qwen2DecoderLayer and not _hooked(layer) for layer in layers)
+    for layer in model.model.layers:
+        # transformers renamed the flag within the 5.x series; the layers have had it throughout.
+        if type(layer) is not Qwen2DecoderLayer or getattr(layer, "gradient_checkpointing", False):
+            return False
+        attention, mlp = layer.self_attn, layer.mlp
+        if type(attention) is not Qwen2Attention or type(mlp) is not Qwen2MLP:
+            return False
+        if _hooked(layer) or _hooked(attention) or _hooked(mlp):
+            return False
+    return True
 
 
 def _hooked(module: nn.Module) -> bool:
@@ -234,14 +247,9 @@ def _agrees(model: Any) -> bool:
     device, size = next(model.parameters()).device, model.config.vocab_size
     ids = (torch.arange(12, device=device).reshape(2, 6) * 7 + 3) % size
     positions = torch.tensor([[5, 2], [1, 4]], device=device)
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            whole = model.model(input_ids=ids, use_cache=False).last_hidden_state
-            lean = Lean(model).hidden_at(ids, positions)
-    finally:
-        model.train(training)
+    with torch.no_grad():  # no dropout here (see `_fits`), so train or eval mode is all the same
+        whole = model.model(input_ids=ids, use_cache=False).last_hidden_state
+        lean = Lean(model).hidden_at(ids, positions)
     row = torch.arange(2, device=device)[:, None]
     # bfloat16 has 8 bits: kernels may differ in the last of them.
     rough = 1e-4 if lean.dtype == torch.float32 else 5e-2
