@@ -93,7 +93,8 @@ class Learner:
         results: list[StepResult] = []
         auxiliary_losses: list[float] = []
         before = replace(self.counters)
-        self.model.train()
+        # Not in train mode: dropout would move ratios off 1 and draw from the global random state.
+        self.model.eval()
         with phases("update"):
             for epoch in range(c.optim.epochs):
                 parts = self._partition(len(turns), iteration, epoch, rng.SHUFFLE)
@@ -108,7 +109,6 @@ class Learner:
                         [turns[i] for i in part], [roots[i] for i in root_part]
                     )
                     results.append(self.step(base, rows, stats, auxiliary_losses))
-        self.model.eval()
         losses = {**stats.metrics(), "loss/auxiliary": mean_or_none(auxiliary_losses)}
         return {
             # A step that is not finite is refused and counted; its loss has no value to log.

@@ -224,7 +224,8 @@ def _head_in_chunks(
     if hidden_N_H.shape[0] <= size:
         return score(hidden_N_H, labels_N, temperature_N)
     pieces: list[tuple[Tensor, Tensor]] = [
-        checkpoint(score, *piece, use_reentrant=False)
+        # Nothing here draws: the global random state need not be kept, and stays unread.
+        checkpoint(score, *piece, use_reentrant=False, preserve_rng_state=False)
         for piece in zip(
             *(torch.split(x, size) for x in (hidden_N_H, labels_N, temperature_N)), strict=True
         )

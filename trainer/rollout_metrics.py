@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from trainer.batch import constant_groups
 from trainer.data import Turn
 from trainer.metrics import mean_or_none
 from trainer.optim import StepResult
@@ -27,8 +26,10 @@ def rollout_metrics(trajectories: Sequence[Trajectory], turns: Sequence[Turn]) -
     - frac_degenerate_groups: groups of equal outcomes; mixed_group_share is the rest.
     - entropy: mean of -log pi over sampled tokens, an unbiased estimate in nats per token.
     """
-    groups = {trajectory.episode.uid for trajectory in trajectories}
-    degenerate = len(constant_groups(turns)) / len(groups) if groups else None
+    outcomes: dict[str, set[bool]] = {}
+    for trajectory in trajectories:  # not from turns: an episode may end before its first one
+        outcomes.setdefault(trajectory.episode.uid, set()).add(trajectory.success)
+    degenerate = mean_or_none(float(len(group) == 1) for group in outcomes.values())
     valid = mean_or_none(float(t.command_valid) for t in turns)
     well_formed = mean_or_none(float(t.format_valid) for t in turns)
     logprobs = [value for turn in turns for value in turn.logprobs]

@@ -21,6 +21,7 @@ from trainer.metrics import Phases, read_metrics
 from trainer.models.tiny import load_policy, save_policy
 from trainer.rng import stream
 from trainer.rollout import play
+from trainer.rollout_metrics import rollout_metrics
 from trainer.run_folder import RunFolder, RunFolderError, load_trained
 from trainer.update import BaseStep, LossStats, base_backward
 from trainer.worlds import spread, tasks_at
@@ -222,6 +223,28 @@ def test_a_step_that_is_not_finite_is_counted_and_can_be_logged() -> None:
     json.dumps(metrics, allow_nan=False)
     after = small.weights(model)
     assert all(torch.equal(before[k].nan_to_num(), after[k].nan_to_num()) for k in before)
+
+
+def test_dropout_neither_moves_ratios_nor_draws_from_global_state() -> None:
+    config = small.small_config(optim__lr=0.0, optim__old_logprobs="recompute")
+    model = small.model()
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    model.config.attention_dropout = 0.5
+    model.train()
+    state = torch.get_rng_state()
+    metrics = _learn(config, _mixed(config), model)
+    assert metrics["optimizer_steps"] == 2
+    assert metrics["kl_old"] == pytest.approx(0.0, abs=1e-9)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_groups_that_ended_before_their_first_turn_teach_nothing() -> None:
+    config = small.small_config(prompt__max_prompt_tokens=1)
+    trajectories = small.rollouts(config, small.half_expert())
+    assert [t.turns for t in trajectories] == [()] * 6
+    metrics = rollout_metrics(trajectories, [])
+    assert (metrics["frac_degenerate_groups"], metrics["mixed_group_share"]) == (1.0, 0.0)
 
 
 def test_o28_degenerate_groups_are_counted() -> None:
