@@ -8,8 +8,8 @@ Promises (tests/trainer/test_evaluate.py):
    `oracles` nor anything of the auxiliary objectives, and never calls `snapshot` or
    `privileged`.
 4. The result says what it was measured on: split, tasks, manifest hash, prompt hash, step cap,
-   history length, decoding, engine and package versions. Results that differ there do not
-   compare.
+   history length, prompt limit, decoding, engine and package versions. Results that differ in
+   anything but the versions do not compare.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _MUST_AGREE = (
     "tasks_hash",
     "manifest_hash",
     "prompt_hash",
+    "max_prompt_tokens",
     "max_steps",
     "decoding",
 )

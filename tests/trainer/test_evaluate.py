@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 
 import agent_envs
@@ -97,7 +96,10 @@ def test_wilson_interval_by_hand() -> None:
 def test_o35_different_tasks_or_prompts_do_not_compare() -> None:
     result = _run(_tasks(4), 2)
     check_comparable(result, {**result, "wins": 4})
-    for key in ("manifest_hash", "prompt_hash", "tasks_hash", "max_steps", "split", "decoding"):
+    for key in (
+        "manifest_hash", "prompt_hash", "tasks_hash", "max_steps", "max_prompt_tokens", "split",
+        "decoding",
+    ):  # fmt: skip
         with pytest.raises(Incomparable, match=key):
             check_comparable(result, {**result, key: "other"})
     with pytest.raises(Incomparable, match="tasks_hash"):
@@ -107,14 +109,6 @@ def test_o35_different_tasks_or_prompts_do_not_compare() -> None:
 def test_a_task_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="twice"):
         _run([*_tasks(2), _tasks(1)[0]], 2)
-
-
-class _Deployed(gymnasium.Wrapper[str, str, str, str]):
-    """An environment as a deployed policy has it: no snapshot, nothing privileged."""
-
-    @property
-    def unwrapped(self) -> Any:
-        raise AssertionError("evaluation reached for the base environment")
 
 
 def test_evaluation_needs_neither_snapshots_nor_privileged_state(
