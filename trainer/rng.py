@@ -15,7 +15,6 @@ import numpy as np
 GENERATE = "generate"
 TASKS = "tasks"
 ROOT = "root"
-BRANCH = "branch"
 EVALUATE = "evaluate"
 WARMSTART = "warmstart"
 SHUFFLE = "shuffle"
@@ -54,8 +53,3 @@ def stream(
     """
     key = stream_key(seed, iteration, task, rollout, turn, purpose)
     return np.random.Generator(np.random.Philox(key=key))
-
-
-def torch_seed(seed: int, purpose: str, iteration: int = 0) -> int:
-    """A 63-bit seed for an explicit `torch.Generator`."""
-    return stream_key(seed, iteration, purpose=purpose) >> 65

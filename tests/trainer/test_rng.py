@@ -5,12 +5,11 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.rng import stream, stream_key, torch_seed
+from trainer.rng import stream, stream_key
 
 _KEYS = st.tuples(
     st.integers(-(2**40), 2**40),
@@ -58,13 +57,5 @@ def test_draws_are_uniform_over_keys():
 def test_global_generators_stay_where_they_were():
     before = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
     stream(1, 2, "x").random()
-    torch_seed(1, "init")
     after = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
     assert before == after
-
-
-@pytest.mark.parametrize("seed", [0, 1, -5, 2**70])
-def test_torch_seed_is_accepted_by_torch(seed):
-    value = torch_seed(seed, "init")
-    assert 0 <= value < 2**63
-    assert torch.Generator().manual_seed(value).initial_seed() == value
