@@ -11,7 +11,7 @@ Promises (tests/trainer/test_branching.py, test_no_leak.py):
 4. The target is `<think></think><action>COMMAND</action>` and the end token. The loss covers
    command, closing tag and end token; z covers the command alone.
 
-This is the only module of the training loop that imports `oracles`.
+Of the training loop, only this module and `trainer.branch_records` import `oracles`.
 """
 
 from __future__ import annotations

@@ -110,7 +110,8 @@ def latest_checkpoint(folder: Path) -> Path:
     found = [p for p in folder.glob("*") if p.is_dir() and _NAME.fullmatch(p.name)]
     if not found:
         raise CheckpointError(
-            f"No checkpoint in {folder}. Train first, or give the folder of a run that has one."
+            f"No checkpoint in {folder}. Give the folder of a run that has one; a run that was "
+            "killed before its first starts anew in another folder."
         )
     return max(found, key=lambda p: int(p.name))
 

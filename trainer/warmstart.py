@@ -133,9 +133,9 @@ def demonstrate(
 ) -> Demonstration:
     """Plays one episode: the planner's next command, with some steps replaced.
 
-    The draws come from the stream (config.seed, task, index, "warmstart"). Replacements are never
-    of the `hidden` verbs, which the prompt does not list: a long answer to `help` would only fill
-    the window. An episode in which the planner has no way left, or not within the remaining
+    The draws come from the stream (config.seed, task, index, "warmstart"). Refused replacements are
+    never of the `hidden` verbs, which the prompt does not list; random ones are never `help`, whose
+    long answer would only fill the window. An episode in which the planner has no way left, or not within the remaining
     steps, ends there.
     """
     draws = rng.stream(config.seed, task=task_id, rollout=index, purpose=rng.WARMSTART)
