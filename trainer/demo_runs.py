@@ -42,7 +42,6 @@ def run_arm(
 
     `hooks` are passed on to `trainer.loop.train`.
     """
-    from trainer.evaluate_run import evaluate_run
     from trainer.loop import train
 
     config = recipe.config(arm, seed, start)
@@ -54,10 +53,6 @@ def run_arm(
         # Broken off before its first checkpoint: nothing to continue from.
         shutil.rmtree(folder)
     train(config, folder, resume=resume, **hooks)
-    if not is_finished(run, config.run.iterations):
-        # Broken off between its last checkpoint and the evaluation that follows it.
-        for split, result in evaluate_run(folder, iteration=config.run.iterations).items():
-            write_json(run.evaluation(config.run.iterations, split), result)
 
 
 def is_finished(run: RunFolder, iterations: int) -> bool:
