@@ -193,21 +193,15 @@ class ErrandSearch:
 
     def _look(self) -> None:
         game, state, held = self.game, self.state, self.held
-        lit: dict[int, tuple[int, tuple[Errand, ...]]] = {}
-        for place in self.tools:
-            lamps = state.contents[place.rec] & game.goal.lamps
-            if lamps & state.toggled:
-                lit[place.loc] = (0, (Errand("use", place.rec, -1),))
-            elif place.loc not in lit:
-                lamp = (lamps & -lamps).bit_length() - 1
-                lit[place.loc] = (1, (Errand("use", place.rec, lamp),))
-        if held >= 0 and self.wanted >> held & 1:
+        lit = self._lit()
+        if lit and held >= 0 and self.wanted >> held & 1:
             for loc, (use, errands) in lit.items():
                 self._offer((loc != state.loc) + use, errands)
             return
         lamp_held = held >= 0 and bool(game.goal.lamps >> held & 1)
         for cost, source, start in self._first_takes():
-            for loc, (use, errands) in lit.items():
+            wanted_lamp = game.goal.lamps >> source.obj & 1
+            for loc, (use, errands) in (self._lit(source) if wanted_lamp else lit).items():
                 total = cost + (loc != source.loc) + use
                 if total < self.best:
                     self._offer(total, (*start, *errands))
@@ -216,6 +210,21 @@ class ErrandSearch:
                 use = 1 - (state.toggled >> held & 1)
                 total = cost + (game.rec_loc[rec] != source.loc) + use
                 self._offer(total, (*start, Errand("use", rec, held if use else -1)))
+
+    def _lit(self, taken: _Source | None = None) -> dict[int, tuple[int, tuple[Errand, ...]]]:
+        """Where a lamp can light, once `taken` is in hand: location -> cost there, errands."""
+        state = self.state
+        lit: dict[int, tuple[int, tuple[Errand, ...]]] = {}
+        for place in self.tools:
+            lamps = state.contents[place.rec] & self.game.goal.lamps
+            if taken is not None and taken.rec == place.rec:
+                lamps &= ~(1 << taken.obj)
+            if lamps & state.toggled:
+                lit[place.loc] = (0, (Errand("use", place.rec, -1),))
+            elif lamps and place.loc not in lit:
+                lamp = (lamps & -lamps).bit_length() - 1
+                lit[place.loc] = (1, (Errand("use", place.rec, lamp),))
+        return lit
 
     # -- put one object, treated or not ----------------------------------------------------------
 

@@ -23,7 +23,7 @@ from agent_envs.alfworld.generator import generate_game_set
 from agent_envs.alfworld.goals import won
 from agent_envs.alfworld.household_spec import SMALL, STANDARD, HouseholdSpec
 from agent_envs.alfworld.model import Game, PrivilegedView, State, TaskType
-from oracles import Planner, PlanStatus, alfworld_planner, alfworld_search
+from oracles import Plan, Planner, PlanStatus, alfworld_planner, alfworld_search
 from oracles.alfworld_planner import ALFWorldPlanner
 from tests.oracles.toy import (
     House,
@@ -266,6 +266,33 @@ def test_a_lamp_used_before_is_only_visited() -> None:
     state = run_free(game, "go to desk 1", "use desklamp 1")
     plan = PLANNER.plan(view(game, state))
     assert plan.actions == ("go to shelf 1", "take mug 1 from shelf 1", "go to desk 1")
+
+
+def test_a_lamp_that_is_wanted_itself_does_not_light_from_the_hand() -> None:
+    def planned(*lamps: Obj, held: int | None = None) -> Plan:
+        recs = [Rec("Shelf", 1, ("DeskLamp",)), Rec("Drawer", 2, ("DeskLamp",))]
+        game = House(TaskType.LOOK, recs, list(lamps), held=held).game()
+        desk_lamps = (1 << len(lamps)) - 1
+        game = replace(game, goal=replace(game.goal, objects=desk_lamps))
+        check_optimal(game, game.start)
+        return PLANNER.plan(view(game))
+
+    both = ("pickupable", "toggleable")
+    assert planned(Obj("DeskLamp", (0,), both)).status is PlanStatus.UNSOLVABLE
+    assert planned(Obj("DeskLamp", (0,), both), Obj("DeskLamp", (1,), both)).actions == (
+        "go to drawer 1",
+        "take desklamp 1 from drawer 1",
+        "go to shelf 1",
+        "use desklamp 2",
+    )
+    # the one in hand is the only one that works: it is put down, the other is looked at
+    broken = Obj("DeskLamp", (0,), ("pickupable",))
+    assert planned(broken, Obj("DeskLamp", (), both), held=1).actions == (
+        "go to shelf 1",
+        "move desklamp 1 to shelf 1",
+        "take desklamp 2 from shelf 1",
+        "use desklamp 1",
+    )
 
 
 def test_two_objects_with_one_in_hand_and_one_placed() -> None:
