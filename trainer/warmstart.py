@@ -135,8 +135,8 @@ def demonstrate(
 
     The draws come from the stream (config.seed, task, index, "warmstart"). Refused replacements are
     never of the `hidden` verbs, which the prompt does not list; random ones are never `help`, whose
-    long answer would only fill the window. An episode in which the planner has no way left, or not within the remaining
-    steps, ends there.
+    long answer would only fill the window. An episode in which the planner has no way left, or not
+    within the remaining steps, ends there.
     """
     draws = rng.stream(config.seed, task=task_id, rollout=index, purpose=rng.WARMSTART)
     planner = ALFWorldPlanner()
