@@ -147,11 +147,16 @@ def _restore_statistics(wrapper: Any, state: State) -> None:
 def _capture_sticky(wrapper: Any) -> State:
     # The number of repeats is drawn with NumPy and may be one of its integers.
     repeats = int(wrapper.num_repeats), int(wrapper.repeats_taken)
-    return wrapper.last_action, bool(wrapper.is_sticky_actions), *repeats
+    action = wrapper.last_action
+    if isinstance(action, str):
+        action = str.__str__(action)
+    elif action is not None:
+        action = False  # it may be anything, and a `TextEnv` refuses all of it alike
+    return action, bool(wrapper.is_sticky_actions), *repeats
 
 
 def _check_sticky(wrapper: Any, state: State) -> None:
-    good = len(state) == 4 and (state[0] is None or type(state[0]) is str)
+    good = len(state) == 4 and (state[0] is None or state[0] is False or type(state[0]) is str)
     good = good and type(state[1]) is bool and _is_count(state[2]) and _is_count(state[3])
     _demand(good and state[3] <= state[2], "an action, a flag and two counts")
     _demand(state[2] <= wrapper.repeat_action_duration_range[1], "fewer repeats")

@@ -404,6 +404,21 @@ def test_an_impossible_step_count_is_refused(count):
     assert snapshot(env) == before
 
 
+@pytest.mark.parametrize("action", [7, b"roll", ["roll"], float("nan"), np.str_("roll"), None])
+def test_a_sticky_action_of_any_type_goes_back(action):
+    def sticky() -> gymnasium.Env:
+        return wrappers.StickyAction(make("lamp"), 0.9, (2, 2))
+
+    env, fresh = sticky(), sticky()
+    env.reset(seed=0)
+    env.step(action)
+    snap = agent_envs.Snapshot.from_bytes(snapshot(env).to_bytes())
+    restore(fresh, snap)
+    assert snapshot(fresh) == snap
+    expected = [env.step("go east") for _ in range(9)]
+    assert [fresh.step("go east") for _ in range(9)] == expected
+
+
 def test_a_normalised_reward_goes_back_exactly():
     env = wrappers.NormalizeReward(make("lamp"))
     env.reset(seed=0)
