@@ -193,7 +193,8 @@ def check_state(game: Game, state: tuple[Any, ...]) -> State:
     """`state` as a `State` of `game`, if it is one.
 
     Raises:
-        SnapshotMismatch: wrong shape, type or range, or an object held twice.
+        SnapshotMismatch: wrong shape, type or range, an open receptacle without a door, or an
+            object both in a receptacle and taken from it.
     """
     fields: Any = state
     start = game.start

@@ -69,11 +69,6 @@ class HouseholdSpec:
                 )
 
     @property
-    def room_key(self) -> tuple[object, ...]:
-        """What decides the layouts: they do not depend on which tasks are wanted."""
-        return (self.receptacles, self.extras)
-
-    @property
     def key(self) -> tuple[object, ...]:
         """What decides the games, as plain values."""
         types = tuple(str(t) for t in self.task_types)
