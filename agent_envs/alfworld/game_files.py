@@ -120,7 +120,11 @@ def _in_folder(root: Path) -> list[Trial]:
     trials: list[Trial] = []
     seen: set[str] = set()
     place = _place_in_tree(root)
-    for folder, folders, files in os.walk(root, followlinks=True):
+
+    def unreadable(error: OSError) -> None:
+        trials.append(Trial(str(error.filename), (), problem="unreadable"))
+
+    for folder, folders, files in os.walk(root, followlinks=True, onerror=unreadable):
         real = os.path.realpath(folder)
         if real in seen:  # a link back up, or the same games twice
             folders.clear()

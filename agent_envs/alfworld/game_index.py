@@ -33,6 +33,8 @@ class SkipReason(StrEnum):
     UNSAFE_PATH = "unsafe_path"
     NOT_A_FILE = "not_a_file"
     TOO_LARGE = "too_large"
+    UNREADABLE = "unreadable"
+    """A folder; what is in it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,6 +180,24 @@ def test_half_a_character_in_one_game_leaves_the_others(tmp_path: Path, field: s
     assert found.skipped == (("custom/homes/home1", "corrupt"),)
 
 
+def test_a_folder_that_cannot_be_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = make_tree(tmp_path) / TREE / "valid_seen"
+    write(closed / GOOD, payload())
+    scandir = os.scandir
+
+    def guarded(path: Any = ".") -> Any:
+        if os.fspath(path) == str(closed):
+            raise PermissionError(13, "Permission denied", str(closed))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)  # root may read what it has closed
+    found = GameSet.from_path(tmp_path)
+    assert len(found) == 1
+    assert (str(closed), "unreadable") in found.skipped
+
+
 def test_order_on_disk_and_in_archives_does_not_matter(tmp_path: Path) -> None:
     contents = {
         f"valid_seen/{PICK}-Mug-None-Shelf-{n}/trial_{n}": payload(
