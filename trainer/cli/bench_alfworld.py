@@ -1,6 +1,6 @@
 """Measure the ALFWorld engine beside the original one, on the same games in one run.
 
-Needs the extra `reference` (the original engine). Takes about five minutes: nearly all of it is
+Needs the extra `reference` (the original engine). Takes five to ten minutes: nearly all of it is
 the original's time. Exit code 1 when a ratio misses its threshold or the engines disagree.
 """
 
