@@ -144,7 +144,7 @@ def _success(data: ReportData) -> str:
 def _curves(data: ReportData) -> str:
     return _section(
         "Training",
-        "One point an iteration. Rollouts sample at the training temperature, on training tasks, so "
+        "One point an iteration. Rollouts sample at the training temperature, on training tasks: "
         "these shares are not those of the greedy evaluation above.",
         charts.curves(data.metrics, _PANELS),
     )
