@@ -48,22 +48,27 @@ class DemoRecipe:
 
     # games
     task_types: tuple[str, ...] = ("look_at_obj_in_light", "pick_and_place_simple")
-    train_games: int = 400
+    receptacles: int | None = 6  # in a generated room; None: the small preset's 8
+    objects: int | None = 5
+    train_games: int = 4000
     held_out: int = 200  # half of them in rooms that training never shows
+    eval_temperature: float = 1.0  # as in training; 0: greedy
     max_steps: int = 15
     max_prompt_tokens: int = 512
-    # policy: 0.67 million parameters
+    # policy: 0.48 million parameters
     hidden_size: int = 128
-    layers: int = 3
+    layers: int = 2
     # warm start
     demonstrations: int = 400
-    warm_steps: int = 600
+    text_steps: int = 150  # on whole rows, the environment's text included
+    warm_steps: int = 200  # then on the replies alone
     warm_lr: float = 3e-3
     # reinforcement learning
     iterations: int = 30
-    tasks: int = 8
-    rollouts: int = 8
-    lr: float = 1.5e-4
+    tasks: int = 16
+    rollouts: int = 4
+    updates: int = 2  # optimiser steps an iteration
+    lr: float = 1.5e-4  # falls linearly to a tenth
     grad_clip: float = 1.0
     sero_weight: float = 0.1
     format_weight: float = 0.1
@@ -103,6 +108,8 @@ class DemoRecipe:
                     valid_seen=each,
                     valid_unseen=each,
                     task_types=self.task_types,
+                    receptacles=self.receptacles,
+                    objects=self.objects,
                 ),
                 task_types=self.task_types,
                 max_steps=self.max_steps,
@@ -117,10 +124,21 @@ class DemoRecipe:
             ),
             rollout=RolloutConfig(tasks=self.tasks, rollouts=self.rollouts),
             auxiliary=auxiliary,
-            optim=OptimConfig(lr=self.lr, grad_clip=self.grad_clip),
-            eval=EvalConfig(splits=HELD_OUT, tasks=each, initial=arm is Arm.WARM or start is None),
+            optim=OptimConfig(
+                lr=self.lr,
+                steps=self.updates,
+                decay_steps=max(self.iterations * self.updates, 1),
+                grad_clip=self.grad_clip,
+            ),
+            eval=EvalConfig(
+                splits=HELD_OUT,
+                tasks=each,
+                temperature=self.eval_temperature,
+                initial=arm is Arm.WARM or start is None,
+            ),
             warmstart=WarmstartConfig(
                 demonstrations=self.demonstrations,
+                text_steps=self.text_steps,
                 steps=self.warm_steps,
                 lr=self.warm_lr,
                 seed=seed,
@@ -145,4 +163,10 @@ def real_data() -> str | None:
 
 def on_real_games(recipe: DemoRecipe) -> DemoRecipe:
     """`recipe` for real rooms, which hold three times as much: longer episodes and prompts."""
-    return replace(recipe, max_steps=30, max_prompt_tokens=1024, iterations=recipe.iterations // 2)
+    return replace(
+        recipe,
+        max_steps=20,
+        max_prompt_tokens=1024,
+        text_steps=recipe.text_steps // 2,
+        iterations=recipe.iterations // 5,
+    )

@@ -94,7 +94,7 @@ def _demonstrate(args: Args, out: Path, console: Console) -> int:
         f"{recipe.demonstrations} planner demonstrations, then {recipe.iterations} iterations of "
         f"GRPO with SERO. Files: {out}"
     )
-    with progress.training(recipe.warm_steps, recipe.iterations) as hooks:
+    with progress.training(recipe.text_steps + recipe.warm_steps, recipe.iterations) as hooks:
         run_arm(recipe, Arm.SERO, args.seed, out, **hooks.as_arguments())
     minutes = (time.monotonic() - begin) / 60
     report = read_run(
@@ -122,7 +122,7 @@ def _demonstrate(args: Args, out: Path, console: Console) -> int:
     for column in ("split", "policy", "solved", "of", "share"):
         table.add_column(column)
     for e in report.evaluations:
-        share = f"{e.successes / e.tasks:.1%}"
+        share = f"{e.successes / e.tasks:.1%}" if e.tasks else "-"
         table.add_row(e.split, e.label, str(e.successes), str(e.tasks), share)
     console.print(table)
     console.print(f"{minutes:.1f} minutes. Open {path} in a browser.", soft_wrap=True)

@@ -56,7 +56,9 @@ def run(parsed: tuple[Args, list[str]]) -> int:
     args, rest = parsed
     config = load_config(args.config, parse_overrides(rest))
     out = args.out or Path("runs") / args.config.stem
-    warm_steps = 0 if config.model.path is not None or args.resume else config.warmstart.steps
+    warm_steps = config.warmstart.text_steps + config.warmstart.steps
+    if config.model.path is not None or args.resume:
+        warm_steps = 0
     with progress.training(warm_steps, config.run.iterations) as hooks:
         result = train(config, out, resume=args.resume, **hooks.as_arguments())
     figures: dict[str, Any] = {"run": str(out), "iterations": result.iterations}

@@ -16,6 +16,7 @@ from trainer.report.data import Evaluation, series
 INK, MUTED, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 COLOURS = ("#9aa5b1", "#0b7285", "#e8590c", "#5f3dc4")
 _STYLE = {
+    "text.parse_math": False,  # a dollar sign in a task is text
     "font.family": "sans-serif",
     "font.size": 10,
     "svg.fonttype": "none",

@@ -145,7 +145,7 @@ def _curves(data: ReportData) -> str:
     return _section(
         "Training",
         "One point an iteration. Rollouts sample at the training temperature, on training tasks: "
-        "these shares are not those of the greedy evaluation above.",
+        "these shares are not those of the evaluation above.",
         charts.curves(data.metrics, _PANELS),
     )
 

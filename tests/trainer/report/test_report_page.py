@@ -83,6 +83,11 @@ def test_everything_from_outside_is_escaped() -> None:
     assert "alert(" in _Page(page).text
 
 
+def test_a_dollar_sign_is_no_formula() -> None:
+    price = r"$5 or \nope{$9"
+    assert price in _Page(render(_data(price))).text
+
+
 def test_nothing_is_loaded_from_elsewhere() -> None:
     page = _Page(render(_data()))
     assert not {tag for tag, _ in page.tags} & {"link", "script", "iframe", "object", "img"}
