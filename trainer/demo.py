@@ -52,7 +52,7 @@ class DemoRecipe:
     objects: int | None = 5
     train_games: int = 4000
     held_out: int = 200  # half of them in rooms that training never shows
-    eval_temperature: float = 1.0  # as in training; 0: greedy
+    eval_temperature: float = 0.4  # published; greedy policies repeat what was refused
     max_steps: int = 15
     max_prompt_tokens: int = 512
     # policy: 0.48 million parameters

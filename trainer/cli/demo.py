@@ -99,7 +99,7 @@ def _demonstrate(args: Args, out: Path, console: Console) -> int:
     minutes = (time.monotonic() - begin) / 60
     report = read_run(
         out,
-        title="A tiny policy learns household tasks",
+        title="A tiny policy on household tasks, before and after training",
         lead=(
             f"A policy of about {_millions(recipe)} million parameters was cloned from "
             f"{recipe.demonstrations} planner demonstrations, then trained for "

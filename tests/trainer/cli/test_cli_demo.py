@@ -36,7 +36,7 @@ def test_demo_then_eval(sero: Sero, tmp_path: Path) -> None:
     assert any(line.startswith("it wins in") for line in outcome.lines)
     assert any("the first environment is unchanged" in line for line in outcome.lines)
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "A tiny policy learns household tasks" in page
+    assert "A tiny policy on household tasks, before and after training" in page
     assert page.count("<svg") >= 3
 
     # Again: nothing is trained twice.
