@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agent_envs.alfworld.model import TaskType
 from trainer.cli import progress
 from trainer.cli.common import emit, printable
 from trainer.demo import COMPARISON, QUICK, Arm, DemoRecipe, on_real_games, real_data
@@ -108,7 +109,7 @@ def _demonstrate(args: Args, out: Path, console: Console) -> int:
         ),
         facts=(
             ("games", real_data() or "generated households"),
-            ("task types", str(len(recipe.task_types))),
+            ("task types", str(len(recipe.task_types) or len(TaskType))),
             ("steps allowed", str(recipe.max_steps)),
             ("rollouts an iteration", str(recipe.tasks * recipe.rollouts)),
             ("seed", str(args.seed)),
