@@ -7,20 +7,20 @@ the original's time. Exit code 1 when a ratio misses its threshold or the engine
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from trainer.cli.common import emit, game_set, machine
+from trainer.cli.common import emit, game_set, machine, unset
 
 
 @dataclass(frozen=True, slots=True)
 class Args:
     """Options of `sero bench alfworld`."""
 
-    games: str | None = None
-    """Games: an ALFWorld tree, a folder, an archive, or generated:standard?seed=1 (default:
+    games: Annotated[str | None, unset("GAMES")] = None
+    """An ALFWorld tree, a folder, an archive, or generated:standard?seed=1 (default:
     $SERO_ALFWORLD_DATA, $ALFWORLD_DATA, else generated households)."""
     walks: int = 12
     """On how many games to step, reset and restore."""

@@ -24,6 +24,15 @@ def parse_args(module: Any, prog: str, words: Sequence[str]) -> Any:
     )
 
 
+def unset(metavar: str | None = None) -> Any:
+    """An option whose help text says itself what happens where it is not given.
+
+    Annotates a field that defaults to None or (); without it the help text shows `{None}|INT` and
+    `(default: None)`.
+    """
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
+
+
 def emit(figures: Mapping[str, object], as_json: bool) -> None:
     """Print `figures` as one JSON object on a line of its own, if asked for.
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import tyro
 
 from agent_envs.errors import SeroError
-from trainer.cli.common import emit
+from trainer.cli.common import emit, unset
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Args:
     """Games of this split: the rooms of train, other placements."""
     valid_unseen: int = 25
     """Games of this split: rooms that occur in no other."""
-    task_types: tuple[str, ...] = ()
+    task_types: Annotated[tuple[str, ...], unset()] = ()
     """Only these task types (default: all six, in turn)."""
     json: bool = False
     """Print what was written as one JSON object on the last line."""

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import tyro
 
 from agent_envs.errors import SeroError
-from trainer.cli.common import emit
+from trainer.cli.common import emit, unset
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +26,21 @@ class Args:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder, as `sero train` or `sero demo` writes it."""
-    split: tuple[str, ...] = ()
+    split: Annotated[tuple[str, ...], unset()] = ()
     """Splits (default: those of the run's config)."""
-    tasks: int | None = None
+    tasks: Annotated[int | None, unset("INT")] = None
     """Tasks a split, spread evenly over the sorted ids (default: the config's number, 0: all)."""
-    iteration: int | None = None
+    iteration: Annotated[int | None, unset("INT")] = None
     """Checkpoint (default: the last)."""
-    temperature: float | None = None
+    temperature: Annotated[float | None, unset("FLOAT")] = None
     """0: greedy (default: the config's)."""
-    batch_size: int | None = None
-    """Episodes at a time; changes no outcome."""
-    data: str | None = None
+    batch_size: Annotated[int | None, unset("INT")] = None
+    """Episodes at a time; changes no outcome (default: the config's)."""
+    data: Annotated[str | None, unset("GAMES")] = None
     """Other games than those of the run."""
-    device: str | None = None
+    device: Annotated[str | None, unset("DEVICE")] = None
     """Where to run (default: the config's run.device)."""
-    against: Path | None = None
+    against: Annotated[Path | None, unset("FILE")] = None
     """Earlier result file of the same split to compare with."""
     force: bool = False
     """Compare although the results were not measured on the same thing."""

@@ -22,30 +22,34 @@ from rich.text import Text
 
 import agent_envs
 from agent_envs.errors import SeroError
-from trainer.cli.common import emit, printable
+from trainer.cli.common import emit, printable, unset
 
 ALIASES = {"alfworld": "SeroALFWorld-v0"}
 HELP = "commands: as listed above, or  :hint  :undo  :again  :next  :help  :quit"
+EXPLAINED = """Type a command as the game lists it. Besides:
+  :hint   show the oracle's next action        :next   another task
+  :undo   back by one step                     :quit   leave (or Ctrl-D)
+  :again  restart this task"""
 
 
 @dataclass(frozen=True, slots=True)
 class Args:
     """Options of `sero play`."""
 
-    env: Annotated[str, tyro.conf.Positional] = "alfworld"
+    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = "alfworld"
     """Environment: `alfworld`, or any registered id."""
     oracle: bool = False
     """Show the oracle's next action at every step."""
-    data: str | None = None
-    """Games: an ALFWorld tree, a folder, an archive, one game file, or generated:small?seed=1
+    data: Annotated[str | None, unset("GAMES")] = None
+    """An ALFWorld tree, a folder, an archive, one game file, or generated:small?seed=1
     (default: $SERO_ALFWORLD_DATA, $ALFWORLD_DATA, else generated households)."""
-    split: str | None = None
+    split: Annotated[str | None, unset("SPLIT")] = None
     """train, valid_seen or valid_unseen (default: train, or the split of --task-id)."""
-    task_id: str | None = None
+    task_id: Annotated[str | None, unset("ID")] = None
     """Play this task (default: the first of the schedule of --seed)."""
     seed: int = 0
     """Seed of the order of tasks."""
-    commands: Path | None = None
+    commands: Annotated[Path | None, unset("FILE")] = None
     """Play the lines of this file instead of asking."""
     json: bool = False
     """Print the outcome as one JSON object on the last line."""
@@ -75,7 +79,9 @@ class Game:
         observation, self.info = self.env.reset(seed=seed, options=options)
         self._undo.clear()
         self.steps, self.over = 0, False
-        self._print(f"task {self.info['task_id']}  ({self.info['task_type']})", "dim")
+        # In one piece, to be copied: whoever wants this task again gives it as --task-id.
+        line = Text(printable(f"task {self.info['task_id']}"), style="dim")
+        self.console.print(line, soft_wrap=True)
         self.show(observation)
 
     def show(self, observation: str) -> None:
@@ -133,13 +139,13 @@ class Game:
             ":hint": self.hint,
             ":again": lambda: self.begin(task_id=self.info["task_id"]),
             ":next": self.begin,
-            ":help": lambda: self._print(HELP, "dim"),
+            ":help": lambda: self._print(EXPLAINED, "dim"),
         }
         for line in lines:
             command = line.strip()
             if echo and command:
                 self._print(f"> {command}", "bold yellow")
-            if command == ":quit":
+            if command in (":quit", ":q"):
                 return
             if command in specials:
                 specials[command]()

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from trainer.cli.common import emit
+from trainer.cli.common import emit, unset
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Args:
     """Options of `sero train`; whatever else is given overrides the config."""
 
     config: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
-    """YAML file (see docs/training.md)."""
-    out: Path | None = None
+    """YAML file, e.g. one of examples/ (see docs/training.md)."""
+    out: Annotated[Path | None, unset("FOLDER")] = None
     """Run folder (default: runs/NAME, after the config file)."""
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
