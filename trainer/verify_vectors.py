@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ class VectorFileError(ValueError):
 
 
 class UnknownMethod(LookupError):
-    """Raised for a case whose method has no implementation; reported as a failure."""
+    """Raised with a method that has no implementation; its cases are reported as failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Failure:
     id: str
     expected: Json
     got: Json
+    unknown: bool = False
+    """Whether its method has no implementation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,14 @@ class Result:
         passed, failed: cases evaluated.
         excluded: cases that `only` leaves out.
         failures: one entry per failed case.
+        unknown: how many of the failed cases belong to each method that has no implementation.
     """
 
     passed: int
     failed: int
     excluded: int
     failures: tuple[Failure, ...]
+    unknown: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -83,12 +88,18 @@ def verify(path: str | Path, only: str | None = None) -> Result:
     """
     passed = excluded = 0
     failures: list[Failure] = []
+    unknown: Counter[str] = Counter()
     for case_id, compute, expected, rtol in _cases(_load(Path(path))):
         if only is not None and not fnmatchcase(case_id, only):
             excluded += 1
             continue
         try:
             got = compute()
+        except UnknownMethod as error:
+            unknown[str(error)] += 1
+            got = f"no implementation of {error}"
+            failures.append(Failure(case_id, expected, got, unknown=True))
+            continue
         except Exception as error:  # any error is this case's failure, the others still count
             failures.append(Failure(case_id, expected, f"{type(error).__name__}: {error}"))
             continue
@@ -96,7 +107,7 @@ def verify(path: str | Path, only: str | None = None) -> Result:
             passed += 1
         else:
             failures.append(Failure(case_id, expected, got))
-    return Result(passed, len(failures), excluded, tuple(failures))
+    return Result(passed, len(failures), excluded, tuple(failures), dict(unknown))
 
 
 def matches(got: Json, expected: Json, *, rtol: float, atol: float = ATOL) -> bool:
@@ -163,7 +174,7 @@ def _base_case(
 ) -> Callable[[], Json]:
     def compute() -> Json:
         if method not in BASE_METHODS:
-            raise UnknownMethod(f"no implementation of {method!r}")
+            raise UnknownMethod(method)
         scenario = None if case["scenario"] is None else scenarios[case["scenario"]]
         params = Params(case["params"])
         got = BASE_METHODS[method](params, scenario)
@@ -177,7 +188,7 @@ def _aux_case(case: Mapping[str, Json]) -> Callable[[], Json]:
     def compute() -> Json:
         key = (case["objective"], case["fn"])
         if key not in AUX_METHODS:
-            raise UnknownMethod(f"no implementation of {key[1]!r} of {key[0]!r}")
+            raise UnknownMethod(f"{key[0]} ({key[1]})")
         params = Params(_decode(case["inputs"]))
         got = AUX_METHODS[key](params)
         params.finish()

@@ -1,7 +1,7 @@
 """Show which games are there, where they come from, and which are left out and why.
 
 Looks where the environments look: `--data`, else $SERO_ALFWORLD_DATA, else $ALFWORLD_DATA, else
-generated households. Exit code 0 if there is at least one game to play.
+generated households. Exit code 0 if there is at least one game that this engine can play.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trainer.cli.common import emit, game_set, printable
+from agent_envs.errors import DataError
+from trainer.cli.common import emit, game_set, printable, unset
 
 VARIABLES = ("SERO_ALFWORLD_DATA", "ALFWORLD_DATA")
 
@@ -23,8 +25,8 @@ VARIABLES = ("SERO_ALFWORLD_DATA", "ALFWORLD_DATA")
 class Args:
     """Options of `sero data status`."""
 
-    data: str | None = None
-    """Games: an ALFWorld tree, a folder, an archive, one game file, or generated:small?seed=1."""
+    data: Annotated[str | None, unset("GAMES")] = None
+    """An ALFWorld tree, a folder, an archive, one game file, or generated:small?seed=1."""
     skipped: bool = False
     """List every game that is left out, with its reason."""
     json: bool = False
@@ -32,7 +34,7 @@ class Args:
 
 
 def run(args: Args) -> int:
-    """Print the table; 0 if there is a game."""
+    """Print the table; 0 if there is a game that can be played."""
     games = game_set(args.data)
     refs = [games.meta(task_id) for task_id in games.task_ids()]
     counts = Counter((ref.split, str(ref.task_type)) for ref in refs)
@@ -45,7 +47,9 @@ def run(args: Args) -> int:
     if args.data is None:
         for name in VARIABLES:
             say(f"${name}: {os.environ.get(name) or 'not set'}")
-    say(f"source: {games.source}")
+    generated = "  (generated households, not ALFWorld's own games)"
+    note = generated if games.source.startswith("generated:") else ""
+    say(f"source: {games.source}{note}")
     say(f"manifest hash: {games.manifest_hash}")
     table = Table()
     table.add_column("games")
@@ -61,6 +65,11 @@ def run(args: Args) -> int:
     if args.skipped:
         for task_id, reason in games.skipped:
             say(f"  {task_id}: {reason}")
+    if games.skipped and not args.skipped:
+        say("--skipped lists them")
+    problem = _problem(games)
+    if problem is not None:
+        say(f"none of them can be played here. {problem}")
     emit(
         {
             "source": games.source,
@@ -73,4 +82,17 @@ def run(args: Args) -> int:
         },
         args.json,
     )
-    return 0 if refs else 1
+    return 1 if problem is not None or not refs else 0
+
+
+def _problem(games: Any) -> str | None:
+    """Why not one of the games can be played (the first one's reason); None if one can."""
+    first = None
+    for task_id in games.task_ids():
+        try:
+            games.load(task_id)
+        except DataError as error:
+            first = first or str(error)
+        else:
+            return None
+    return first

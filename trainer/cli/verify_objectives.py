@@ -13,7 +13,7 @@ from typing import Annotated
 import tyro
 
 from agent_envs.errors import SeroError
-from trainer.cli.common import emit
+from trainer.cli.common import emit, unset
 
 SHOWN = 20
 
@@ -24,7 +24,7 @@ class Args:
 
     vectors: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="VECTORS")]
     """JSON file of vectors (base or auxiliary layout, see docs/objectives.md)."""
-    only: str | None = None
+    only: Annotated[str | None, unset("PATTERN")] = None
     """Shell glob on `method/name` or on the case's id, e.g. 'grpo/*' or 'sero.*'."""
     json: bool = False
     """Print the counts as one JSON object on the last line."""
@@ -38,10 +38,15 @@ def run(args: Args) -> int:
         result = verify(args.vectors, args.only)
     except VectorFileError as error:
         raise SeroError(str(error)) from error
-    for failure in result.failures[:SHOWN]:
+    wrong = [failure for failure in result.failures if not failure.unknown]
+    for failure in wrong[:SHOWN]:
         print(f"FAILED {failure.id}: expected {failure.expected!r}, got {failure.got!r}")
-    if len(result.failures) > SHOWN:
-        print(f"... and {len(result.failures) - SHOWN} more")
+    if len(wrong) > SHOWN:
+        print(f"... and {len(wrong) - SHOWN} more")
+    for method, number in result.unknown.items():
+        print(f"FAILED {method}: not implemented, {number} cases")
+    if not (result.passed or result.failed):
+        print("nothing was checked")
     line = f"{result.passed} passed, {result.failed} failed"
     print(line if args.only is None else f"{line}, {result.excluded} excluded")
     counts = {"passed": result.passed, "failed": result.failed, "excluded": result.excluded}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -88,3 +90,17 @@ def test_the_source_is_the_first_that_is_set(
     assert sero("data", "status").code == 2
     monkeypatch.delenv("ALFWORLD_DATA")
     assert sero("data", "status", "--json").figures["games"] > 18
+
+
+def test_games_that_the_engine_refuses_are_no_games_to_play(
+    sero: Sero, houses: Path, tmp_path: Path
+) -> None:
+    older = tmp_path / "older"
+    shutil.copytree(houses, older)
+    for file in older.rglob("*.tw-pddl"):
+        game = json.loads(file.read_text(encoding="utf-8"))
+        game["pddl_domain"] += " "
+        file.write_text(json.dumps(game), encoding="utf-8")
+    outcome = sero("data", "status", "--data", older)
+    assert outcome.code == 1
+    assert outcome.lines[-1].startswith("none of them can be played here.")

@@ -75,6 +75,28 @@ def test_one_difference_fails(sero: Sero, houses: Path, tmp_path: Path, what: st
     assert any(what in line for line in outcome.lines)
 
 
+def test_of_differing_commands_only_the_difference_is_shown(
+    sero: Sero, houses: Path, tmp_path: Path
+) -> None:
+    episodes = _record(houses)
+    admissible = episodes[0]["steps"][0]["admissible"]
+    lacking = admissible.pop(0)
+    admissible.append("dance")
+    outcome = sero("verify", "alfworld", _write(tmp_path / "t.jsonl", episodes), "--games", houses)
+    assert outcome.lines[0].endswith("step 0, reset: admissible")
+    assert outcome.lines[1:3] == ["  missing  ['dance']", f"  too many [{lacking!r}]"]
+
+
+def test_without_games_nothing_is_compared_with_generated_ones(
+    sero: Sero, houses: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SERO_ALFWORLD_DATA", "ALFWORLD_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    outcome = sero("verify", "alfworld", _write(tmp_path / "t.jsonl", _record(houses)))
+    assert outcome.code == 2
+    assert "--games" in outcome.errors
+
+
 def test_no_transcript_is_not_a_success(sero: Sero, houses: Path, tmp_path: Path) -> None:
     empty = _write(tmp_path / "t.jsonl", [])
     assert sero("verify", "alfworld", empty, "--games", houses).code == 1
@@ -121,7 +143,7 @@ def test_an_unknown_method_fails(sero: Sero, tmp_path: Path) -> None:
     path.write_text(json.dumps({"scenarios": {}, "vectors": {"nonsense": [case]}}))
     outcome = sero("verify", "objectives", path)
     assert outcome.code == 1
-    assert outcome.lines[-1] == "0 passed, 1 failed"
+    assert outcome.lines == ["FAILED nonsense: not implemented, 1 cases", "0 passed, 1 failed"]
 
 
 def test_nothing_checked_is_not_a_success(sero: Sero, tmp_path: Path) -> None:
