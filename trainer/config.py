@@ -216,7 +216,9 @@ def _coerce(value: Any, hint: Any, path: str) -> Any:
         raise ConfigError(f"{path}={value!r} must be one of {', '.join(map(str, get_args(hint)))}.")
     if origin is tuple:
         if isinstance(value, str):
-            value = [part for part in value.split(",") if part]
+            # From the command line: a,b or, as in a file, [a, b].
+            parts = value.removeprefix("[").removesuffix("]").split(",")
+            value = [part.strip() for part in parts if part.strip()]
         if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{path}={value!r} must be a list.")
         return tuple(_coerce(v, get_args(hint)[0], f"{path}[{i}]") for i, v in enumerate(value))

@@ -322,7 +322,7 @@ def _started(
     """A new run in an empty folder."""
     if folder.info.exists():
         raise RunFolderError(
-            f"{folder.path} already holds a run. Choose another folder, or resume it."
+            f"{folder.path} already holds a run. Choose another folder, or resume it (--resume)."
         )
     folder.path.mkdir(parents=True, exist_ok=True)
     games = open_games(config.env)

@@ -88,8 +88,8 @@ class RunFolder:
         try:
             data = json.loads(self.info.read_text(encoding="utf-8"))
             return from_dict(data["config"]), data
-        except FileNotFoundError as error:
-            raise RunFolderError(f"{self.path} is no run: run.json is missing.") from error
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise RunFolderError(f"{self.path} is no run folder: it holds no run.json.") from error
         except (ValueError, KeyError, TypeError) as error:
             raise RunFolderError(f"{self.info} is corrupt: {error}") from error
 

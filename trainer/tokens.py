@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_envs.prompting import PromptTemplate, PromptView
+from trainer.config_sections import ConfigError
 
 Span = tuple[int, int]
 
@@ -39,15 +40,16 @@ def encode_prompt(template: PromptTemplate, view: PromptView, tokenizer: Any) ->
     the assistant's turn; plain text is encoded as it is, without special tokens.
 
     Raises:
-        ValueError: chat messages for a tokenizer without a chat template.
+        ConfigError: chat messages for a tokenizer without a chat template.
     """
     rendered = template.render(view)
     if isinstance(rendered, str):
         return encode_text(tokenizer, rendered)
     if not getattr(tokenizer, "chat_template", None):
-        raise ValueError(
-            f"prompt template {template.name!r} makes chat messages, but the tokenizer has no "
-            "chat template. Use a chat model's tokenizer or the `compact` template."
+        raise ConfigError(
+            f"prompt.template={template.name!r} makes chat messages, but the policy's tokenizer "
+            "has no chat template. Give model.path the folder of a chat model, or use "
+            "prompt.template=compact."
         )
     ids = tokenizer.apply_chat_template(
         rendered, add_generation_prompt=True, tokenize=True, return_dict=False

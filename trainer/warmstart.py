@@ -23,7 +23,7 @@ from agent_envs.prompting import History, PromptTemplate, PromptView, command_ve
 from oracles.alfworld_planner import ALFWorldPlanner
 from oracles.base import PlanStatus
 from trainer import rng
-from trainer.config import Config, WarmstartConfig
+from trainer.config import Config, ConfigError, WarmstartConfig
 from trainer.data import Segment, make_segment
 from trainer.metrics import mean_or_none
 from trainer.models.tiny import TinyConfig, build_model, train_tokenizer
@@ -224,9 +224,15 @@ def supervised(
 
     Returns:
         The loss of each step, in nats per token.
+
+    Raises:
+        ConfigError: there are no rows.
     """
     if not rows:
-        raise ValueError("No demonstration fits the prompt limit: raise prompt.max_prompt_tokens.")
+        raise ConfigError(
+            "No demonstration fits the prompt limit: raise prompt.max_prompt_tokens. Large rooms, "
+            "such as those of ALFWorld's own games, make long prompts."
+        )
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.01)
     device = next(model.parameters()).device
     losses: list[float] = []

@@ -192,7 +192,7 @@ def _import() -> _Packages:
     except ImportError as error:
         raise MissingExtra(
             f"The original ALFWorld engine is not installed ({error}). It needs a C++ compiler: "
-            "pip install 'sero-rl[reference]'."
+            "pip install '.[reference]' in a checkout of sero."
         ) from error
     return _Packages(EnvInfos, PddlEnv, AlfredDemangler, AlfredInfos, AlfredExpert)
 

@@ -111,3 +111,9 @@ def test_yaml_numbers_that_yaml_reads_as_text(tmp_path: Path) -> None:
 def test_every_shipped_config_loads(path: Path) -> None:
     config = load_config(path)
     assert from_dict(resolve(config)) == config
+
+
+@pytest.mark.parametrize("text", ["train,valid_seen", "[train, valid_seen]"])
+def test_lists_on_the_command_line(text: str) -> None:
+    config = Config().replace(**{"eval.splits": text})
+    assert config.eval.splits == ("train", "valid_seen")

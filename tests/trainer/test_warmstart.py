@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.trainer import small
-from trainer.config import WarmstartConfig
+from trainer.config import ConfigError, WarmstartConfig
 from trainer.warmstart import demonstrate, segments, supervised, warm_policy
 from trainer.worlds import make_env, split_tasks
 
@@ -85,6 +85,11 @@ def test_training_is_deterministic_and_learns() -> None:
     assert small.same(small.weights(left), small.weights(right))
     assert losses[0] == pytest.approx(math.log(len(small.tokenizer())), rel=0.1)
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_nothing_to_train_on_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="max_prompt_tokens"):
+        supervised(small.model(), [], WarmstartConfig(), pad_id=0)
 
 
 def test_global_random_state_is_untouched() -> None:

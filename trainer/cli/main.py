@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(usage())
         return 0 if words else EXIT_UNUSABLE
     if words[0] in ("-V", "--version"):
-        print(f"sero {metadata.version('sero-rl')}")
+        print(f"sero {_version()}")
         return 0
     found = find_command(words)
     if found is None:
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _unusable(
             f"`sero {name}` needs the package {error.name!r}, which is not installed. "
-            f"Install it with: pip install 'sero-rl[{extra}]'"
+            f"It comes with the extra {extra!r}: pip install '.[{extra}]' in a checkout of sero"
         )
     except KeyboardInterrupt:
         return 130
@@ -120,6 +120,13 @@ def _run(module: object, name: str, rest: Sequence[str]) -> int:
     parse = getattr(module, "parse", None)
     args = parse(rest) if parse else common.parse_args(module, f"sero {name}", rest)
     return int(module.run(args))  # type: ignore[attr-defined]
+
+
+def _version() -> str:
+    try:
+        return metadata.version("sero-rl")
+    except metadata.PackageNotFoundError:
+        return "(a checkout that is not installed)"
 
 
 def _unknown(words: Sequence[str]) -> int:

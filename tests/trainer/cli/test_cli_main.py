@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +46,39 @@ def test_unknown_command_is_named_with_a_hint(sero: Sero, words: list[str], hint
     assert outcome.code == 2
     assert " ".join(words) in outcome.errors
     assert hint in outcome.errors
+
+
+def test_version_of_a_checkout_that_is_not_installed(
+    sero: Sero, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(cli.metadata, "version", missing)
+    outcome = sero("--version")
+    assert outcome.code == 0
+    assert outcome.lines == ["sero (a checkout that is not installed)"]
+
+
+def test_a_file_is_no_run_folder(sero: Sero, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text("")
+    outcome = sero("eval", file)
+    assert outcome.code == 2
+    assert "no run folder" in outcome.errors
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_help_names_no_default_twice(
+    sero: Sero, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if name == "demo":
+        pytest.skip("its recipe has numbers that may be absent")
+    with pytest.raises(SystemExit):
+        sero(*name.split(), "--help")
+    text = capsys.readouterr().out
+    assert "None" not in text
+    assert "(default: )" not in text
 
 
 def test_a_group_lists_its_commands(sero: Sero) -> None:

@@ -84,4 +84,4 @@ def test_o34_a_missing_extra_is_named(hidden: list[str], words: list[str], extra
     )  # the message goes to standard error
     lines = run_python(code, json.dumps(hidden), *words).splitlines()
     assert lines[-1] == "exit code 2"
-    assert any(f"sero-rl[{extra}]" in line for line in lines)
+    assert any(f"pip install '.[{extra}]'" in line for line in lines)
