@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -27,8 +27,9 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_envs.alfworld.model import TaskType
+from agent_envs.errors import SeroError
 from trainer.cli import progress
-from trainer.cli.common import emit, printable
+from trainer.cli.common import emit, printable, unset
 from trainer.demo import COMPARISON, QUICK, Arm, DemoRecipe, on_real_games, real_data
 
 
@@ -38,13 +39,13 @@ class Args:
 
     recipe: DemoRecipe
     """What is trained and for how long."""
-    seeds: int | None = None
+    seeds: Annotated[int | None, unset("N")] = None
     """Run the comparison over so many seeds (0, 1, ...)."""
     seed: int = 0
     """Seed of the demonstration (without --seeds)."""
     workers: int = 2
     """Processes of the comparison."""
-    out: Path | None = None
+    out: Annotated[Path | None, unset("FOLDER")] = None
     """Folder (default: runs/demo, with --seeds runs/comparison)."""
     fresh: bool = False
     """Remove what an earlier demo left in the folder and start anew."""
@@ -71,6 +72,8 @@ def parse(words: Sequence[str]) -> Args:
 def run(args: Args) -> int:
     """Run to the end; 0 once everything was trained, evaluated and written."""
     console = Console(highlight=False, markup=False, emoji=False)
+    if args.seeds is not None and args.seeds < 1:
+        raise SeroError(f"--seeds {args.seeds}: expected a whole number from 1 up.")
     out = args.out or Path("runs") / ("demo" if args.seeds is None else "comparison")
     if args.fresh and _is_ours(out):
         shutil.rmtree(out)

@@ -157,3 +157,10 @@ def test_what_cannot_run_is_said(
     outcome = sero(*words, *out)
     assert outcome.code == 2
     assert message in outcome.errors
+
+
+def test_a_comparison_over_no_seeds_is_refused(sero: Sero, tmp_path: Path) -> None:
+    outcome = sero("demo", "--seeds", "0", "--out", tmp_path / "none")
+    assert outcome.code == 2
+    assert "--seeds 0" in outcome.errors
+    assert not (tmp_path / "none").exists()
