@@ -46,34 +46,54 @@ class Arm(StrEnum):
 class DemoRecipe:
     """All choices of a demonstration. Sizes are counts unless a name says otherwise."""
 
-    # games
     task_types: tuple[str, ...] = ("look_at_obj_in_light", "pick_and_place_simple")
-    receptacles: int | None = 6  # in a generated room; None: the small preset's 8
+    """Task types to play; none named: all six."""
+    receptacles: int | None = 6
+    """Receptacles of a generated room; None: the small preset's 8."""
     objects: int | None = 5
+    """Objects of a generated room; None: the small preset's 8."""
     train_games: int = 4000
-    held_out: int = 200  # half of them in rooms that training never shows
-    eval_temperature: float = 0.4  # published; greedy policies repeat what was refused
+    """Generated games to train on."""
+    held_out: int = 200
+    """Tasks of the evaluation, half of them in rooms that training never shows."""
+    eval_temperature: float = 0.4
+    """Published for ALFWorld; 0 is greedy, and a greedy policy repeats what was refused."""
     max_steps: int = 15
+    """Steps of an episode."""
     max_prompt_tokens: int = 512
-    # policy: 0.48 million parameters
+    """A longer prompt ends the episode."""
     hidden_size: int = 128
+    """Width of the policy; with 2 layers it has 0.48 million parameters."""
     layers: int = 2
-    # warm start
+    """Layers of the policy."""
     demonstrations: int = 400
-    text_steps: int = 150  # on whole rows, the environment's text included
-    warm_steps: int = 200  # then on the replies alone
+    """Planner demonstrations of the warm start."""
+    text_steps: int = 150
+    """Warm-start steps on whole rows, the environment's text included."""
+    warm_steps: int = 200
+    """Warm-start steps after those, on the replies alone."""
     warm_lr: float = 3e-3
-    # reinforcement learning
+    """Peak learning rate of the warm start."""
     iterations: int = 30
+    """Iterations of reinforcement learning."""
     tasks: int = 16
+    """Groups of rollouts in an iteration."""
     rollouts: int = 4
-    updates: int = 2  # optimiser steps an iteration
-    lr: float = 1.5e-4  # falls linearly to a tenth
+    """Rollouts in a group."""
+    updates: int = 2
+    """Optimiser steps in an iteration."""
+    lr: float = 1.5e-4
+    """Learning rate; it falls linearly to a tenth."""
     grad_clip: float = 1.0
+    """Largest gradient norm; 0: no limit."""
     sero_weight: float = 0.1
+    """Weight of SERO's loss."""
     format_weight: float = 0.1
-    format_keeps_base: bool = False  # true: the control is GRPO plus the format term
+    """Weight of the control's loss."""
+    format_keeps_base: bool = False
+    """Make the control GRPO plus the format term instead of the format term alone."""
     threads: int = 1
+    """Threads of torch."""
 
     def config(self, arm: Arm, seed: int, start: Path | None = None) -> Config:
         """The run of one arm and seed.
