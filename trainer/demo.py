@@ -66,23 +66,23 @@ class DemoRecipe:
     """Width of the policy; with 2 layers it has 0.48 million parameters."""
     layers: int = 2
     """Layers of the policy."""
-    demonstrations: int = 400
+    demonstrations: int = 800
     """Planner demonstrations of the warm start."""
-    text_steps: int = 150
+    text_steps: int = 250
     """Warm-start steps on whole rows, the environment's text included."""
-    warm_steps: int = 200
+    warm_steps: int = 250
     """Warm-start steps after those, on the replies alone."""
     warm_lr: float = 3e-3
     """Peak learning rate of the warm start."""
-    iterations: int = 30
+    iterations: int = 40
     """Iterations of reinforcement learning."""
-    tasks: int = 16
+    tasks: int = 8
     """Groups of rollouts in an iteration."""
-    rollouts: int = 4
+    rollouts: int = 8
     """Rollouts in a group."""
     updates: int = 2
     """Optimiser steps in an iteration."""
-    lr: float = 1.5e-4
+    lr: float = 3e-4
     """Learning rate; it falls linearly to a tenth."""
     grad_clip: float = 1.0
     """Largest gradient norm; 0: no limit."""
@@ -169,7 +169,7 @@ class DemoRecipe:
 QUICK = DemoRecipe()
 """`sero demo`: minutes on two cores."""
 
-COMPARISON = DemoRecipe(iterations=50, held_out=500)
+COMPARISON = DemoRecipe(iterations=60, held_out=500)
 """`sero demo --seeds N`, per seed and arm."""
 
 
@@ -191,6 +191,8 @@ def on_real_games(recipe: DemoRecipe) -> DemoRecipe:
         task_types=(),
         max_steps=20,
         max_prompt_tokens=1024,
-        text_steps=recipe.text_steps // 2,
-        iterations=max(recipe.iterations // 8, 1),
+        demonstrations=recipe.demonstrations // 2,
+        text_steps=recipe.text_steps // 3,
+        warm_steps=recipe.warm_steps // 2,
+        iterations=max(recipe.iterations // 10, 1),
     )
