@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from agent_envs.alfworld.model import TaskType
 from trainer.config import (
     AuxiliaryConfig,
     Config,
@@ -188,7 +189,7 @@ def on_real_games(recipe: DemoRecipe) -> DemoRecipe:
     """
     return replace(
         recipe,
-        task_types=(),
+        task_types=tuple(str(task_type) for task_type in TaskType),
         max_steps=20,
         max_prompt_tokens=1024,
         demonstrations=recipe.demonstrations // 2,

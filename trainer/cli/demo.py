@@ -26,7 +26,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent_envs.alfworld.model import TaskType
 from agent_envs.errors import SeroError
 from trainer.cli import progress
 from trainer.cli.common import emit, printable, unset
@@ -112,7 +111,7 @@ def _demonstrate(args: Args, out: Path, console: Console) -> int:
         ),
         facts=(
             ("games", real_data() or "generated households"),
-            ("task types", str(len(recipe.task_types) or len(TaskType))),
+            ("task types", str(len(recipe.task_types))),
             ("steps allowed", str(recipe.max_steps)),
             ("rollouts an iteration", str(recipe.tasks * recipe.rollouts)),
             ("seed", str(args.seed)),
