@@ -57,19 +57,6 @@ def real_games(real_data: Path) -> GameSet:
 @pytest.fixture(scope="session")
 def reference() -> None:
     """The original engine can be imported. Its import sets ALFWORLD_DATA, which is undone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ALFWORLD_DATA", os.environ.get("ALFWORLD_DATA", ""))
-        _import_reference()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _no_games_of_the_user() -> None:
-    """Tests play the games that they name, never those of the person who runs them."""
-    for name in ("SERO_ALFWORLD_DATA", "ALFWORLD_DATA"):
-        os.environ.pop(name, None)
-
-
-def _import_reference() -> None:
     for name in ("textworld", "alfworld"):
         try:
             with warnings.catch_warnings():
@@ -77,3 +64,11 @@ def _import_reference() -> None:
                 importlib.import_module(name)
         except ImportError as error:
             unavailable("reference", f"{name} cannot be imported ({error})")
+    os.environ.pop("ALFWORLD_DATA", None)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_games_of_the_user() -> None:
+    """Tests play the games that they name, never those of the person who runs them."""
+    for name in ("SERO_ALFWORLD_DATA", "ALFWORLD_DATA"):
+        os.environ.pop(name, None)
