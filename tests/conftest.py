@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,3 +73,15 @@ def _no_games_of_the_user() -> None:
     """Tests play the games that they name, never those of the person who runs them."""
     for name in ("SERO_ALFWORLD_DATA", "ALFWORLD_DATA"):
         os.environ.pop(name, None)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests, and the processes that they start, keep their caches in a folder of their own."""
+    before = os.environ.get("SERO_CACHE")
+    os.environ["SERO_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["SERO_CACHE"]
+    else:
+        os.environ["SERO_CACHE"] = before
