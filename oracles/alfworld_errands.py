@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from agent_envs.alfworld.generations import GENERATIONS
 from agent_envs.alfworld.model import Game, State, TaskType, bits
 
 Verb = Literal["take", "put", "treat", "use"]
@@ -26,7 +27,7 @@ def commands(game: Game, state: State, errands: Iterable[Errand]) -> tuple[str, 
     """
     loc, opened = state.loc, state.opened
     treat = {TaskType.CLEAN: "clean", TaskType.HEAT: "heat", TaskType.COOL: "cool"}
-    put = "move {} to {}" if game.generation == "move" else "put {} in/on {}"
+    put, joint = GENERATIONS[game.generation].put
     lines: list[str] = []
     for verb, rec, obj in errands:
         name = game.recs[rec]
@@ -46,7 +47,7 @@ def commands(game: Game, state: State, errands: Iterable[Errand]) -> tuple[str, 
         lines.append(
             f"take {game.objs[obj]} from {name}"
             if verb == "take"
-            else put.format(game.objs[obj], name)
+            else f"{put} {game.objs[obj]} {joint} {name}"
         )
     return tuple(lines)
 

@@ -1,8 +1,8 @@
 """From a ``game.tw-pddl`` file to the immutable tables of a `Game`.
 
 Such a file holds the PDDL domain and the text grammar next to its problem. The engine implements
-one pair of the two by hand, so a file is accepted only if both are the very texts that it
-implements (kept in the package's ``data`` folder); the task sentence alone may differ.
+two pairs of them by hand (`agent_envs.alfworld.generations`), so a file is accepted only if both
+are the very texts of one pair; the task sentence alone may differ.
 """
 
 from __future__ import annotations
@@ -11,52 +11,35 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from functools import cache
-from importlib import resources
 from typing import Any
 
+from agent_envs.alfworld.generations import (
+    GENERATIONS,
+    SLOT,
+    Generation,
+    domain_text,
+    grammar_ends,
+    grammar_text,
+    text_hash,
+)
 from agent_envs.alfworld.goals import parse_goal
 from agent_envs.alfworld.model import Game
 from agent_envs.alfworld.pddl import read_problem
 from agent_envs.alfworld.tables import Tables
 from agent_envs.errors import CorruptGame, UnsupportedGame
 
-GENERATION = "move"
-_SLOT = "UNKNOWN GOAL"
+__all__ = [
+    "compile_game",
+    "domain_text",
+    "grammar_text",
+    "read_payload",
+    "read_sentence",
+    "revision",
+    "text_hash",
+]
+
 # Characters with a meaning in the grammar's own syntax; the original engine fails on them.
 _SENTENCE = re.compile(r'[^;|"<>\[\]#{}\\\x00-\x1f\ud800-\udfff]+')
-
-
-@cache
-def domain_text() -> str:
-    """The PDDL domain that this engine implements."""
-    return _data("move_domain.pddl")
-
-
-@cache
-def grammar_text(task: str | None = None) -> str:
-    """The text grammar that this engine implements, `task` put into its slot if given.
-
-    `task` is written without the full stop that the grammar adds.
-    """
-    text = _data("move_grammar.twl2")
-    return text if task is None else text.replace(_SLOT, task)
-
-
-@cache
-def _grammar_ends() -> tuple[str, str]:
-    before, _, after = grammar_text().partition(_SLOT)
-    return before, after
-
-
-def _data(name: str) -> str:
-    # bytes, not text: a translated line end would be another grammar
-    return (resources.files(__package__) / "data" / name).read_bytes().decode("utf-8")
-
-
-def text_hash(text: str) -> str:
-    """MD5 of a domain or grammar, the short name by which errors and documents call it."""
-    return hashlib.md5(text.encode("utf-8"), usedforsecurity=False).hexdigest()
 
 
 def read_payload(payload: Mapping[str, Any] | bytes | str) -> Mapping[str, Any]:
@@ -83,24 +66,24 @@ def read_payload(payload: Mapping[str, Any] | bytes | str) -> Mapping[str, Any]:
     return payload
 
 
-def read_sentence(domain: str, grammar: str) -> str:
-    """The task sentence of a game, after checking that domain and grammar are known.
+def read_sentence(domain: str, grammar: str) -> tuple[str, Generation]:
+    """The task sentence of a game and its generation, told from its domain and grammar.
 
     Raises:
         UnsupportedGame: another domain or grammar (the message names both by hash), or a
             sentence that means something else to the grammar than its letters.
     """
-    before, after = _grammar_ends()
-    known = grammar.startswith(before) and grammar.endswith(after)
-    if domain != domain_text() or not known or len(grammar) < len(before) + len(after):
-        raise UnsupportedGame(
-            "This game's rules or wording are not the ones of the native engine: domain "
-            f"{text_hash(domain)} (known: {text_hash(domain_text())}), grammar with its task "
-            f"sentence blanked {text_hash(_blank_sentence(grammar))} "
-            f"(known: {text_hash(grammar_text())}). "
-            "Play it with the original engine (extra `reference`), or get the game files that "
-            "come with ALFWorld 0.4."
-        )
+    for generation in GENERATIONS.values():
+        before, after = grammar_ends(generation.name)
+        if (
+            domain == domain_text(generation.name)
+            and grammar.startswith(before)
+            and grammar.endswith(after)
+            and len(grammar) >= len(before) + len(after)
+        ):
+            break
+    else:
+        raise _unknown(domain, grammar)
     raw = grammar[len(before) : len(grammar) - len(after)]
     try:
         sentence = json.loads(f'"{raw}"')
@@ -111,11 +94,24 @@ def read_sentence(domain: str, grammar: str) -> str:
             f"The task sentence {sentence!r} is empty or holds a character with a meaning in "
             "the grammar's syntax (one of ;|\"<>[]#{}\\ or a control character), or half of one."
         )
-    return sentence + "."
+    return sentence + ".", generation
+
+
+def _unknown(domain: str, grammar: str) -> UnsupportedGame:
+    known = ", or ".join(
+        f"domain {one.domain_md5} with grammar {one.grammar_md5} (generation {name!r})"
+        for name, one in GENERATIONS.items()
+    )
+    return UnsupportedGame(
+        "This game's rules or wording are not ones that the native engine knows: domain "
+        f"{text_hash(domain)}, grammar with its task sentence blanked "
+        f"{text_hash(_blank_sentence(grammar))}. Known are: {known}. "
+        "Play it with the original engine (extra `reference`)."
+    )
 
 
 def _blank_sentence(grammar: str) -> str:
-    return re.sub(r'("Your task is to: )[^\n]*?(\.?")', rf"\g<1>{_SLOT}\g<2>", grammar, count=1)
+    return re.sub(r'("Your task is to: )[^\n]*?(\.?")', rf"\g<1>{SLOT}\g<2>", grammar, count=1)
 
 
 def revision(payload: Mapping[str, Any]) -> str:
@@ -132,7 +128,7 @@ def compile_game(payload: Mapping[str, Any] | bytes | str) -> Game:
         UnsupportedGame: rules, wording or goal that this engine does not implement.
     """
     payload = read_payload(payload)
-    sentence = read_sentence(payload["pddl_domain"], payload["grammar"])
+    sentence, generation = read_sentence(payload["pddl_domain"], payload["grammar"])
     problem = read_problem(payload["pddl_problem"])
     tables = Tables(problem.objects, problem.facts)
     terms = parse_goal(problem.goal)
@@ -143,7 +139,7 @@ def compile_game(payload: Mapping[str, Any] | bytes | str) -> Game:
         walkthrough = tuple(walkthrough)
     return tables.game(
         revision=revision(payload),
-        generation=GENERATION,
+        generation=generation,
         sentence=sentence,
         terms=terms,
         walkthrough=walkthrough,

@@ -42,7 +42,7 @@ def step(game: Game, state: State, command: str) -> tuple[State, str, bool]:
         loc = game.rec_loc[index]
         if loc == state.loc or loc < 0:
             return state, REFUSAL, False
-        text = f"You arrive at {game.recs[index]}. {receptacle_text(game, state, index)}"
+        text = game.words.arrive[index] + receptacle_text(game, state, index)
         return _with_loc(state, loc), text, True
     if kind >= op.EXAMINE_OBJ:
         if kind == op.USE:
@@ -77,7 +77,7 @@ def _step_two_names(game: Game, state: State, command: str) -> tuple[State, str,
     if len(parts) != 6:
         return state, REFUSAL, False
     verb, kind1, number1, preposition, kind2, number2 = parts
-    form = op.TWO_NAMES.get(verb)
+    form = game.words.two_names.get(verb)
     obj = game.obj_index.get(f"{kind1} {number1}")
     if form is None or obj is None or preposition != form[1]:
         return state, REFUSAL, False
@@ -92,8 +92,8 @@ def _step_two_names(game: Game, state: State, command: str) -> tuple[State, str,
         return _take(game, state, obj, rec)
     if state.held != obj:
         return state, REFUSAL, False
-    if action == op.MOVE:
-        return _move(game, state, obj, rec)
+    if action == op.PUT:
+        return _put_down(game, state, obj, rec)
     return _treat(game, state, obj, rec, action)
 
 
@@ -125,7 +125,7 @@ def _take(game: Game, state: State, obj: int, rec: int) -> tuple[State, str, boo
     return state, f"You pick up the {game.objs[obj]} from the {game.recs[rec]}.", True
 
 
-def _move(game: Game, state: State, obj: int, rec: int) -> tuple[State, str, bool]:
+def _put_down(game: Game, state: State, obj: int, rec: int) -> tuple[State, str, bool]:
     bit, where = 1 << obj, 1 << rec
     if game.openable & ~state.opened & where or not game.can_hold[rec] & bit:
         return state, REFUSAL, False
@@ -144,7 +144,8 @@ def _move(game: Game, state: State, obj: int, rec: int) -> tuple[State, str, boo
         on,
         _put(removed, rec, removed[rec] & ~bit) if removed[rec] & bit else removed,
     )
-    return state, f"You move the {game.objs[obj]} to the {game.recs[rec]}.", True
+    said, joint = game.words.put_reply
+    return state, f"{said}{game.objs[obj]}{joint}{game.recs[rec]}.", True
 
 
 def _treat(game: Game, state: State, obj: int, rec: int, action: int) -> tuple[State, str, bool]:
@@ -223,8 +224,9 @@ def _admissible(game: Game, state: State) -> tuple[str, ...]:
     here = game.recs_at[state.loc]
     go_to = game.words.go_to[state.loc]
     recs, objs = game.recs, game.objs
+    put, joint = game.words.put
     before: list[str] = []  # clean, close, cool, examine: what sorts before "go to"
-    after = ["help", "inventory", "look"]
+    after = [*game.words.anywhere]
     usable = 0
     for rec in here:
         name = recs[rec]
@@ -238,7 +240,7 @@ def _admissible(game: Game, state: State) -> tuple[str, ...]:
             before.append("close " + name)
         if held >= 0:
             if game.can_hold[rec] >> held & 1:
-                after.append(f"move {objs[held]} to {name}")
+                after.append(put + objs[held] + joint + name)
             continue
         inside &= game.pickupable
         tail = " from " + name

@@ -73,6 +73,16 @@ class Words:
 
     commands: dict[str, tuple[int, int]]
     """Commands that name at most one thing -> (operation, index)."""
+    two_names: dict[str, tuple[int, str]]
+    """Verb -> (operation, preposition) of commands like ``take mug 1 from desk 2``."""
+    put: tuple[str, str]
+    """The pieces of the command that puts down: ``"move "`` and ``" to "``."""
+    put_reply: tuple[str, str]
+    """The pieces of its answer, before the object and between object and receptacle."""
+    anywhere: tuple[str, ...]
+    """The commands that always apply: ``help`` (where there is one), ``inventory``, ``look``."""
+    arrive: tuple[str, ...]
+    """Per receptacle: ``"You arrive at desk 1. "`` (or ``"... loc 12. "``)."""
     go_to: tuple[tuple[str, ...], ...]
     """Per location: the sorted ``go to`` commands there."""
     local_mask: tuple[int, ...]
@@ -97,7 +107,8 @@ class Game:
     revision: str
     """SHA-256 (hex) over domain, grammar and problem text."""
     generation: str
-    """``"move"``: the wording of ALFWorld 0.4 (``move X to Y``)."""
+    """Name of the rules and wording (`agent_envs.alfworld.generations`): ``"move"`` is ALFWorld
+    0.4 (``move X to Y``), ``"put"`` the one before it (``put X in/on Y``)."""
     task_type: TaskType
     task_sentence: str
     """What the player is asked, e.g. ``"put two cd in safe."``."""

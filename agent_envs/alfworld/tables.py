@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from agent_envs.alfworld.generations import Generation
 from agent_envs.alfworld.goals import GoalTerms
 from agent_envs.alfworld.model import Game, Goal, State, TaskType, Words, bits
-from agent_envs.alfworld.operations import command_table
+from agent_envs.alfworld.operations import command_table, two_name_verbs
 from agent_envs.errors import CorruptGame, UnsupportedGame
 
 _DECLARED_UNUSED = frozenset(
@@ -97,7 +98,7 @@ class Tables:
         self,
         *,
         revision: str,
-        generation: str,
+        generation: Generation,
         sentence: str,
         terms: GoalTerms,
         walkthrough: tuple[str, ...] | None,
@@ -120,7 +121,7 @@ class Tables:
         goal = self._goal(terms, objs_of_type, recs_of_type)
         return Game(
             revision=revision,
-            generation=generation,
+            generation=generation.name,
             task_type=terms.kind,
             task_sentence=sentence,
             recs=rec_names,
@@ -153,7 +154,14 @@ class Tables:
             solvable=solvable,
             obj_index={name: index for index, name in enumerate(obj_names)},
             rec_index={name: index for index, name in enumerate(rec_names)},
-            words=_words(obj_names, rec_names, rec_loc, recs_at),
+            words=_words(
+                generation,
+                obj_names,
+                rec_names,
+                tuple(self.names[name] for name in self.locs),
+                rec_loc,
+                recs_at,
+            ),
         )
 
     def _bit(self, index: dict[str, int], name: str) -> int:
@@ -253,15 +261,26 @@ def _number(ids: Iterable[str]) -> dict[str, str]:
 
 
 def _words(
+    generation: Generation,
     objs: tuple[str, ...],
     recs: tuple[str, ...],
+    locs: tuple[str, ...],
     rec_loc: tuple[int, ...],
     recs_at: tuple[tuple[int, ...], ...],
 ) -> Words:
     go_to_all = sorted((f"go to {name}", loc) for name, loc in zip(recs, rec_loc, strict=True))
     everywhere = tuple(command for command, loc in go_to_all if loc >= 0)
+    put, joint = generation.put
+    spots = recs
+    if generation.arrives_at_location:  # a receptacle without a place cannot be gone to
+        spots = tuple(locs[loc] if loc >= 0 else "" for loc in rec_loc)
     return Words(
-        commands=command_table(objs, recs),
+        commands=command_table(generation, objs, recs),
+        two_names=two_name_verbs(generation),
+        put=(f"{put} ", f" {joint} "),
+        put_reply=generation.put_reply,
+        anywhere=("help", "inventory", "look") if generation.has_help else ("inventory", "look"),
+        arrive=tuple(f"You arrive at {spot}. " for spot in spots),
         go_to=tuple(
             tuple(command for command, place in go_to_all if place not in (loc, -1))
             if here
