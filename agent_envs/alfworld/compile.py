@@ -31,6 +31,7 @@ from agent_envs.errors import CorruptGame, UnsupportedGame
 __all__ = [
     "compile_game",
     "domain_text",
+    "generation_of",
     "grammar_text",
     "read_payload",
     "read_sentence",
@@ -66,13 +67,8 @@ def read_payload(payload: Mapping[str, Any] | bytes | str) -> Mapping[str, Any]:
     return payload
 
 
-def read_sentence(domain: str, grammar: str) -> tuple[str, Generation]:
-    """The task sentence of a game and its generation, told from its domain and grammar.
-
-    Raises:
-        UnsupportedGame: another domain or grammar (the message names both by hash), or a
-            sentence that means something else to the grammar than its letters.
-    """
+def generation_of(domain: str, grammar: str) -> Generation | None:
+    """Which generation a game's domain and grammar are of; None if of none that is known."""
     for generation in GENERATIONS.values():
         before, after = grammar_ends(generation.name)
         if (
@@ -81,9 +77,21 @@ def read_sentence(domain: str, grammar: str) -> tuple[str, Generation]:
             and grammar.endswith(after)
             and len(grammar) >= len(before) + len(after)
         ):
-            break
-    else:
+            return generation
+    return None
+
+
+def read_sentence(domain: str, grammar: str) -> tuple[str, Generation]:
+    """The task sentence of a game and its generation, told from its domain and grammar.
+
+    Raises:
+        UnsupportedGame: another domain or grammar (the message names both by hash), or a
+            sentence that means something else to the grammar than its letters.
+    """
+    generation = generation_of(domain, grammar)
+    if generation is None:
         raise _unknown(domain, grammar)
+    before, after = grammar_ends(generation.name)
     raw = grammar[len(before) : len(grammar) - len(after)]
     try:
         sentence = json.loads(f'"{raw}"')

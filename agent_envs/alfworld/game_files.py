@@ -273,13 +273,30 @@ def _refusal(name: str, size: int, regular: bool) -> str | None:
 
 
 def _trajectory_core(data: bytes) -> bytes:
-    """The few entries of a trajectory that the index reads; the rest can be megabytes."""
+    """The few entries of a trajectory that are of use here; the rest can be megabytes."""
     try:
         whole = json.loads(data)
         core: dict[str, Any] = {key: whole[key] for key in ("task_type", "pddl_params")}
+        core["turk_annotations"] = {"anns": [{"task_desc": s} for s in task_sentences(whole)]}
         return json.dumps(core).encode()
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return data
+
+
+def task_sentences(trajectory: Any) -> tuple[str, ...]:
+    """What people wrote of the task, blanks tidied up; none if the trajectory has none.
+
+    >>> task_sentences({"turk_annotations": {"anns": [{"task_desc": "Heat an egg. "}]}})
+    ('Heat an egg.',)
+    """
+    found = (trajectory.get("turk_annotations") or {}).get("anns") or ()
+    sentences = (ann.get("task_desc") for ann in found if isinstance(ann, dict))
+    tidy = (" ".join(text.split()) for text in sentences if isinstance(text, str))
+    return tuple(text for text in tidy if text and _is_unicode(text))
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _dictionary() -> bytes:

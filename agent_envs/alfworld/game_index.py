@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from agent_envs.alfworld.compile import compile_game, read_payload
-from agent_envs.alfworld.game_files import Trial
+from agent_envs.alfworld.compile import generation_of, read_payload
+from agent_envs.alfworld.game_files import Trial, task_sentences
+from agent_envs.alfworld.goals import parse_goal
 from agent_envs.alfworld.model import TaskType
-from agent_envs.errors import DataError, UnsupportedGame
+from agent_envs.alfworld.pddl import read_problem
+from agent_envs.errors import CorruptGame, DataError, UnsupportedGame
 
 Payload: TypeAlias = Mapping[str, Any] | bytes | str
 PayloadSource: TypeAlias = Payload | Callable[[], Payload]
+
+
+NATIVE, TEXTWORLD = "native", "textworld"
 
 
 class SkipReason(StrEnum):
@@ -44,6 +49,9 @@ class GameRef:
     task_id: str
     split: str
     task_type: TaskType
+    engine: str = NATIVE
+    """Which engine plays it: `NATIVE`, or `TEXTWORLD` where the file's rules or wording are not
+    among those that the native engine knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,7 @@ class Entry:
     ref: GameRef
     digest: str
     read: Callable[[], Payload]
+    trajectory: Callable[[], bytes] | None = None
 
 
 def index_trial(trial: Trial, task_id: str) -> Entry | tuple[str, str, str]:
@@ -92,12 +101,30 @@ def index_trial(trial: Trial, task_id: str) -> Entry | tuple[str, str, str]:
         if trial.trajectory is not None:
             return task_id, SkipReason.UNKNOWN_TASK, f"task type {task_name!r}"
         try:
-            task_type = compile_game(payload).task_type
+            task_type = parse_goal(read_problem(payload["pddl_problem"]).goal).kind
         except UnsupportedGame as error:
             return task_id, SkipReason.UNSUPPORTED, str(error)
         except DataError as error:
             return task_id, SkipReason.CORRUPT, str(error)
-    return Entry(GameRef(task_id, split, task_type), digest_of(data), trial.game)
+    known = generation_of(payload["pddl_domain"], payload["grammar"]) is not None
+    ref = GameRef(task_id, split, task_type, NATIVE if known else TEXTWORLD)
+    return Entry(ref, digest_of(data), trial.game, trial.trajectory)
+
+
+def read_sentences(entry: Entry) -> tuple[str, ...]:
+    """What people wrote of the task of a game; see `task_sentences`.
+
+    Raises:
+        DataError: its trajectory cannot be read any more.
+    """
+    if entry.trajectory is None:
+        return ()
+    try:
+        return task_sentences(json.loads(entry.trajectory()))
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptGame(
+            f"The trajectory of game {entry.ref.task_id!r} is damaged: {error}."
+        ) from error
 
 
 def _printable(name: str) -> str:

@@ -25,6 +25,7 @@ from agent_envs.alfworld.game_index import (
     SkipReason,
     digest_of,
     index_trial,
+    read_sentences,
     type_of_folder,
 )
 from agent_envs.alfworld.model import Game, TaskType
@@ -71,10 +72,13 @@ class GameSet:
         self._entries = dict(sorted(by_id.items()))
         self._ids = tuple(self._entries)
         self._details = {task_id: (reason, why) for task_id, reason, why in left_out}
+        self._skipped = tuple(
+            sorted((task_id, str(reason), why) for task_id, reason, why in left_out)
+        )
         self.source = source
         """Where the games come from, for people."""
         self.skipped: tuple[tuple[str, str], ...] = tuple(
-            sorted((task_id, str(reason)) for task_id, reason, _ in left_out)
+            (task_id, reason) for task_id, reason, _ in self._skipped
         )
         """(id, reason) of every trial that was found and left out; see `SkipReason`."""
         self.manifest_hash = manifest_hash or _manifest_hash(self._entries.values())
@@ -212,6 +216,21 @@ class GameSet:
     def walkthrough(self, task_id: str) -> tuple[str, ...] | None:
         """The shipped plan of a game, if it has one."""
         return self.load(task_id).walkthrough
+
+    def annotations(self, task_id: str) -> tuple[str, ...]:
+        """The sentences in which people described the task, read anew from its trajectory.
+
+        Other words for the goal of the game, of varying care; () where there are none.
+
+        Raises:
+            TaskNotFound: as `load`.
+            DataError: the trajectory cannot be read any more.
+        """
+        return read_sentences(self._entry(task_id))
+
+    def skip_details(self) -> tuple[tuple[str, str, str], ...]:
+        """(id, reason, what exactly) of every trial that was left out, sorted."""
+        return self._skipped
 
     def skip_counts(self) -> dict[str, int]:
         """How many trials were left out, by reason."""

@@ -1,0 +1,70 @@
+"""Where games come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent_envs.alfworld.games import GameSet, load_game_set
+from agent_envs.errors import (
+    MissingData,
+)
+from tests.agent_envs.alfworld.household import PUT, payload
+from tests.agent_envs.alfworld.trees import GOOD, TREE, write
+
+
+def test_missing_paths_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MissingData, match="nowhere"):
+        load_game_set(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MissingData, match=r"tw-pddl"):
+        load_game_set(tmp_path / "empty")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for path in (tmp_path / "loop", "a\0b", "x" * 5000, "~no-such-user-here/games"):
+        for find in (load_game_set, GameSet.from_path):
+            with pytest.raises(MissingData, match="no ALFWorld games at"):
+                find(path)
+    (tmp_path / "x.txt").write_text("")
+    with pytest.raises(MissingData, match="no ALFWorld data"):
+        load_game_set(tmp_path / "x.txt")
+    for variable in ("SERO_ALFWORLD_DATA", "ALFWORLD_DATA"):
+        monkeypatch.delenv("SERO_ALFWORLD_DATA", raising=False)
+        monkeypatch.setenv(variable, str(tmp_path / "gone"))
+        with pytest.raises(MissingData, match="sero data generate") as caught:
+            load_game_set()
+        assert f"${variable}" in str(caught.value)
+        assert str(tmp_path / "gone") in str(caught.value)
+
+
+def test_own_variable_comes_before_the_originals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, obj in (("own", "MugType"), ("theirs", "PenType")):
+        content = payload(PUT.format(obj=obj, rec="ShelfType"))
+        write(tmp_path / name / TREE / "train" / GOOD, content)
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "theirs"))
+    monkeypatch.delenv("SERO_ALFWORLD_DATA", raising=False)
+    theirs = load_game_set()
+    assert Path(theirs.source).name == "theirs"
+    monkeypatch.setenv("SERO_ALFWORLD_DATA", str(tmp_path / "own"))
+    own = load_game_set()
+    assert Path(own.source).name == "own"
+    assert own.manifest_hash != theirs.manifest_hash
+    assert load_game_set() is own  # indexed once
+    assert load_game_set(theirs) is theirs
+
+
+def test_folder_that_importing_alfworld_creates_is_no_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / ".cache" / "alfworld"
+    cache.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ALFWORLD_DATA", str(cache))
+    monkeypatch.delenv("SERO_ALFWORLD_DATA", raising=False)
+    generated = load_game_set()
+    assert len(generated.task_ids("train")) > 0
+    (cache / "note.txt").write_text("")  # somebody put something there: now it counts
+    with pytest.raises(MissingData, match="ALFWORLD_DATA"):
+        load_game_set()
