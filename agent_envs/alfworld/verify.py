@@ -15,29 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from agent_envs.alfworld.engine import admissible, step
 from agent_envs.alfworld.game_files import split_task_trial
 from agent_envs.alfworld.games import GameSet, load_game_set
-from agent_envs.alfworld.goals import won
+from agent_envs.alfworld.lockstep import Follower, Mismatch
 from agent_envs.alfworld.model import Game
-from agent_envs.alfworld.text import intro
 from agent_envs.errors import DataError, MissingData
 
+__all__ = ["DETAILS_LIMIT", "Mismatch", "VerifyResult", "verify_transcripts"]
+
 DETAILS_LIMIT = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """One difference between the engines."""
-
-    task_id: str
-    step: int
-    """0 is the reset."""
-    action: str | None
-    what: str
-    """``"observation"``, ``"admissible"``, ``"won"`` or ``"game"`` (it cannot be loaded)."""
-    expected: object
-    found: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +80,21 @@ def _compare(task_id: str, game_set: GameSet, records: list[Mapping[str, Any]]) 
         game: Game = game_set.load(task_id)
     except (DataError, KeyError) as error:
         return [Mismatch(task_id, 0, None, "game", "a playable game", str(error))]
-    differences: list[Mismatch] = []
-    state = game.start
-    for number, record in enumerate(records):
-        action = record["action"]
-        if action is None:
-            state, text = game.start, intro(game, game.start)
-        else:
-            state, text, _ = step(game, state, action)
-        for what, found in (
-            ("observation", text),
-            ("admissible", list(admissible(game, state))),
-            ("won", won(game, state)),
-        ):
-            if record[what] != found:
-                differences.append(Mismatch(task_id, number, action, what, record[what], found))
-    return differences
+    follower = Follower(task_id, game)
+    return [
+        difference
+        for record in records
+        for difference in follower.compare(record["action"], _Recorded(record))
+    ]
+
+
+class _Recorded:
+    """A step of a transcript; raises KeyError where it lacks something."""
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        self.observation: str = record["observation"]
+        self.admissible: list[str] = record["admissible"]
+        self.won: bool = record["won"]
 
 
 def _episodes(path: Path) -> Iterator[Mapping[str, Any]]:
