@@ -15,6 +15,7 @@ from agent_envs.core import TextEnv
 from agent_envs.errors import (
     CorruptGame,
     DataError,
+    IncompatibleExtra,
     InvalidOption,
     MissingData,
     MissingExtra,
@@ -28,11 +29,13 @@ from agent_envs.errors import (
     TaskNotFound,
     UnknownWrapperState,
     UnsupportedGame,
+    WorkerError,
 )
 from agent_envs.forking import fork, remaining_steps, restore, snapshot
 from agent_envs.frozen import FrozenDict
 from agent_envs.snapshots import Snapshot
 from agent_envs.spaces import AnyText
+from agent_envs.vector import TextVectorEnv, make_vec
 from agent_envs.wrapper_state import register_stateless_wrapper, register_wrapper_state
 
 __all__ = [
@@ -40,6 +43,7 @@ __all__ = [
     "CorruptGame",
     "DataError",
     "FrozenDict",
+    "IncompatibleExtra",
     "InvalidOption",
     "MissingData",
     "MissingExtra",
@@ -53,9 +57,12 @@ __all__ = [
     "SnapshotMismatch",
     "TaskNotFound",
     "TextEnv",
+    "TextVectorEnv",
     "UnknownWrapperState",
     "UnsupportedGame",
+    "WorkerError",
     "fork",
+    "make_vec",
     "register_stateless_wrapper",
     "register_wrapper_state",
     "remaining_steps",
@@ -66,4 +73,8 @@ __all__ = [
 if "SeroALFWorld-v0" not in gymnasium.registry:
     # No max_episode_steps: the env owns its budget (`max_steps`). A TimeLimit given to
     # `gymnasium.make` works on top of it.
-    gymnasium.register("SeroALFWorld-v0", entry_point="agent_envs.alfworld.env:ALFWorldEnv")
+    gymnasium.register(
+        "SeroALFWorld-v0",
+        entry_point="agent_envs.alfworld.env:ALFWorldEnv",
+        vector_entry_point="agent_envs.vector:alfworld_vector_env",
+    )

@@ -47,7 +47,8 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     Without it, ``reset`` takes the next task of the schedule: every task once, in an order drawn
     from the env's generator, then all of them again in a new order. ``reset(seed=s)`` starts a
     new schedule that depends on ``s`` alone, never on what came before; as many consecutive seeds
-    as there are tasks begin with different ones.
+    as there are tasks begin with different ones. An env with a fixed list of tasks
+    (`_fixed_order`) takes them as listed until it is given a seed.
 
     **Steps.** An action is a plain command. Anything the world does not understand, a value that
     is no string included, is answered with a refusal: the world is unchanged,
@@ -59,8 +60,8 @@ class TextEnv(gymnasium.Env[str, str], ABC):
 
     **Info.** ``task_id, task_type, split, goal, admissible_actions`` (tuple),
     ``action_templates`` (tuple), ``command_valid`` (True after reset), ``success, score,
-    steps_left, stop_reason, provenance``. Every dict is new and every value immutable. Nothing
-    privileged.
+    steps_left, stop_reason, provenance``, and ``observation_extras`` if some were asked for.
+    Every dict is new and every value immutable. Nothing privileged.
 
     Args:
         max_steps: steps in an episode, at least 1; None for no limit.
@@ -80,6 +81,10 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     """Answer to an action that is no string."""
     shared_on_copy: ClassVar[frozenset[str]] = frozenset(("spec", "_static"))
     """Names of attributes that copies of an env share instead of copying: immutable ones."""
+    _fixed_order: bool = False
+    """Whether `reset` without a seed goes through the tasks as `_task_ids` lists them."""
+    _extras: tuple[str, ...] = ()
+    """What ``info["observation_extras"]`` shows; the key is absent if nothing."""
 
     def __init__(
         self,
@@ -91,7 +96,7 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     ) -> None:
         if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
             raise InvalidOption(
-                f"max_steps must be None or an int of at least 1, not {max_steps!r}."
+                f"max_steps must be None or an int of at least 1, found {max_steps!r}."
             )
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise InvalidOption(
@@ -128,7 +133,9 @@ class TextEnv(gymnasium.Env[str, str], ABC):
 
     @abstractmethod
     def _begin(self) -> str:
-        """Put the current task at its start; the first observation. May draw from np_random."""
+        """Put the current task at its start; the first observation. May draw from np_random, and
+        may still fail with a `SeroError`: `reset` then undoes what was changed, if this hook
+        assigned new values to attributes and changed no old ones in place."""
 
     @abstractmethod
     def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
@@ -146,11 +153,12 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     def _set_engine_state(self, task_id: str, state: tuple[Any, ...]) -> None:
         """Make `task_id` current in `state`. The value may be hostile: check all of it, raise
         `SnapshotMismatch` if it is not a possible state, and only then change anything, by
-        assigning new values to attributes, not by changing old ones in place."""
+        assigning new values to attributes, not by changing old ones in place. Setting `_static`
+        to {} has `_info_static` asked again, though the task is the same."""
 
     @abstractmethod
     def _info_static(self) -> Mapping[str, Any]:
-        """``task_type, split, goal, action_templates, provenance`` of the current task."""
+        """``task_type, split, goal, action_templates, provenance`` of the current episode."""
 
     @property
     @abstractmethod
@@ -164,6 +172,10 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     def _refuse(self) -> str:
         """Observation that answers an action which is no string."""
         return self.refusal
+
+    def _observation_extras(self) -> FrozenDict:
+        """What `_extras` names, as the player could know it."""
+        return FrozenDict()
 
     def privileged(self) -> Any:
         """The true state as an immutable value, for oracles; never for wrappers or policies."""
@@ -188,18 +200,13 @@ class TextEnv(gymnasium.Env[str, str], ABC):
         unknown = sorted(str(key) for key in options.keys() - {"task_id"})
         if unknown:
             raise InvalidOption(f"Unknown reset options {unknown}; the only one is 'task_id'.")
-        # Everything that can fail comes before the first change.
         ids = self._task_ids()
         if not ids:
             raise TaskNotFound.among("", (), self.env_id)
-        schedule = self._schedule
         if isinstance(seed, int):
             seed = int(seed)  # True and members of an IntEnum are integers, but no plain values
         fresh = None if seed is None else seeding.np_random(seed)
-        if fresh is not None:
-            schedule = Schedule.drawn_from(*fresh, len(ids))
-        elif schedule is None:
-            schedule = Schedule.drawn_from(self.np_random, self.np_random_seed, len(ids))
+        schedule = self._next_schedule(fresh, len(ids))
         task_id = options.get("task_id")
         scheduled = task_id is None
         if scheduled:
@@ -207,15 +214,20 @@ class TextEnv(gymnasium.Env[str, str], ABC):
         elif not isinstance(task_id, str):
             raise TaskNotFound.among(task_id, ids, self.env_id)
         task_id = _plain(task_id)
-        self._load(task_id)
-        if fresh is not None:
-            self._np_random, self._np_random_seed = fresh
+        undo = self._undo_point()
+        try:
+            self._load(task_id)
+            if fresh is not None:
+                self._np_random, self._np_random_seed = fresh
+            self._task_id = task_id
+            self._observation = self._begin()
+            self._static = self._make_static(task_id)
+        except BaseException:
+            undo()
+            raise
         if scheduled:
             schedule.advance()
         self._schedule = schedule
-        self._task_id = task_id
-        self._static = self._make_static(task_id)
-        self._observation = self._begin()
         self._taken = 0
         self._command_valid, self._success, self._score = True, False, 0.0
         self._stop_reason = None
@@ -273,6 +285,17 @@ class TextEnv(gymnasium.Env[str, str], ABC):
 
     # ------------------------------------------------------------------ inside
 
+    def _next_schedule(
+        self, fresh: tuple[np.random.Generator, int] | None, n_tasks: int
+    ) -> Schedule:
+        if fresh is not None:
+            return Schedule.drawn_from(*fresh, n_tasks)
+        if self._schedule is not None:
+            return self._schedule
+        if self._fixed_order:
+            return Schedule.as_listed(n_tasks)
+        return Schedule.drawn_from(self.np_random, self.np_random_seed, n_tasks)
+
     def _make_static(self, task_id: str) -> Info:
         static = dict(self._info_static())
         if static.keys() != _STATIC_KEYS:
@@ -289,6 +312,8 @@ class TextEnv(gymnasium.Env[str, str], ABC):
         info["score"] = self._score
         info["steps_left"] = None if self._max_steps is None else self._max_steps - self._taken
         info["stop_reason"] = self._stop_reason
+        if self._extras:
+            info["observation_extras"] = self._observation_extras()
         return info
 
     def _demand_episode(self, action: str) -> None:
@@ -343,7 +368,7 @@ class TextEnv(gymnasium.Env[str, str], ABC):
             self._set_engine_state(snap.task_id, seen.engine)
         except (TaskNotFound, DataError) as error:
             raise mismatch(snap, f"this env cannot load the task ({error})") from error
-        if self._task_id != snap.task_id:
+        if self._task_id != snap.task_id or not self._static:
             self._task_id = snap.task_id
             self._static = self._make_static(snap.task_id)
         if self._schedule is None or self._schedule.to_state() != seen.schedule.to_state():

@@ -48,6 +48,10 @@ class MissingExtra(SeroError, ImportError):
     """An optional dependency is not installed; the message names the extra that brings it."""
 
 
+class IncompatibleExtra(MissingExtra):
+    """The packages of an extra are installed in versions that do not work together."""
+
+
 class DataError(SeroError):
     """Base of errors about data files."""
 
@@ -90,3 +94,8 @@ class PrivilegedAccess(SeroError):
 
 class ObservationTooLong(SeroError, ValueError):
     """A text does not fit the declared space, so it cannot travel through shared memory."""
+
+
+class WorkerError(SeroError, RuntimeError):
+    """A worker process of a vector env died, gave no answer in time, or raised something that
+    this process cannot name. The message says which worker."""

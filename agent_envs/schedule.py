@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 _KEY_LIMIT = 1 << 63
+_AS_LISTED = -1
 
 
 def first_task(seed: int, n_tasks: int) -> int:
@@ -26,12 +29,20 @@ def first_task(seed: int, n_tasks: int) -> int:
     return seed * step % n_tasks
 
 
+@lru_cache(maxsize=64)  # shared: an order takes 14 kB, and there may be thousands of envs
+def _permutation(key: int, epoch: int, n_tasks: int) -> NDArray[np.int32]:
+    seeds = np.random.SeedSequence((key, epoch))
+    order = np.random.Generator(np.random.PCG64(seeds)).permutation(n_tasks)
+    return order.astype(np.int32)
+
+
 @dataclass(slots=True)
 class Schedule:
     """Epochs over `n_tasks` tasks, each a fresh permutation that depends on `key` and epoch only.
 
     Epoch 0 begins with the task `first`. The whole schedule is therefore five numbers, whatever
-    the number of tasks.
+    the number of tasks. A schedule `as_listed` takes the tasks in their own order instead, epoch
+    after epoch.
     """
 
     key: int
@@ -39,25 +50,29 @@ class Schedule:
     first: int
     epoch: int = 0
     position: int = 0
-    _order: tuple[int, tuple[int, ...]] | None = None
 
     @classmethod
     def drawn_from(cls, rng: np.random.Generator, seed: int, n_tasks: int) -> Schedule:
         """A new schedule with a key drawn from `rng` (one draw), which was seeded with `seed`."""
         return cls(int(rng.integers(_KEY_LIMIT)), n_tasks, first_task(seed, n_tasks))
 
+    @classmethod
+    def as_listed(cls, n_tasks: int) -> Schedule:
+        """A new schedule that takes the tasks in their own order."""
+        return cls(_AS_LISTED, n_tasks, 0)
+
     def peek(self) -> int:
         """Index of the next task."""
         epoch, position = self._next()
-        if self._order is None or self._order[0] != epoch:
-            seeds = np.random.SeedSequence((self.key, epoch))
-            rng = np.random.Generator(np.random.PCG64(seeds))
-            order: list[int] = rng.permutation(self.n_tasks).tolist()
-            if epoch == 0:
-                place = order.index(self.first)
-                order[0], order[place] = order[place], order[0]
-            self._order = epoch, tuple(order)
-        return self._order[1][position]
+        if self.key == _AS_LISTED:
+            return position
+        order = _permutation(self.key, epoch, self.n_tasks)
+        if epoch == 0:  # the task `first` and the one at the front change places
+            if position == 0:
+                return self.first
+            if order[position] == self.first:
+                return int(order[0])
+        return int(order[position])
 
     def advance(self) -> None:
         """Count the task that `peek` names as taken."""
@@ -71,6 +86,8 @@ class Schedule:
 
     def for_tasks(self, n_tasks: int) -> Schedule:
         """The schedule of the same key over another number of tasks, at its beginning."""
+        if self.key == _AS_LISTED:
+            return self.as_listed(n_tasks)
         return Schedule(self.key, n_tasks, first_task(self.key, n_tasks))
 
     def to_state(self) -> tuple[int, int, int, int, int]:
@@ -83,10 +100,11 @@ class Schedule:
         if type(state) is not tuple or len(state) != 5 or any(type(n) is not int for n in state):
             raise ValueError("its schedule is not five integers")
         key, n_tasks, first, epoch, position = state
-        good = 0 <= key < _KEY_LIMIT and 0 <= epoch < _KEY_LIMIT and 0 <= first < n_tasks
+        good = 0 <= key < _KEY_LIMIT or (key == _AS_LISTED and first == 0)
+        good = good and 0 <= epoch < _KEY_LIMIT and 0 <= first < n_tasks
         if not good or not 0 <= position <= n_tasks:
             raise ValueError(f"no schedule has the numbers {state}")
         return cls(key, n_tasks, first, epoch, position)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Schedule:
-        return Schedule(*self.to_state(), self._order)
+        return Schedule(*self.to_state())
