@@ -8,7 +8,7 @@ in `agent_envs.alfworld.engine`; they are described in docs/alfworld.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -83,7 +83,7 @@ class Words:
     """The commands that always apply: ``help`` (where there is one), ``inventory``, ``look``."""
     arrive: tuple[str, ...]
     """Per receptacle: ``"You arrive at desk 1. "`` (or ``"... loc 12. "``)."""
-    go_to: tuple[tuple[str, ...], ...]
+    go_to: Mapping[int, tuple[str, ...]]
     """Per location: the sorted ``go to`` commands there."""
     local_mask: tuple[int, ...]
     """Per location: mask of the receptacles there."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from agent_envs.alfworld.generations import Generation
 from agent_envs.alfworld.goals import GoalTerms
-from agent_envs.alfworld.model import Game, Goal, State, TaskType, Words, bits
-from agent_envs.alfworld.operations import command_table, two_name_verbs
+from agent_envs.alfworld.model import Game, Goal, State, TaskType, bits
+from agent_envs.alfworld.words import class_of, make_words, shared
 from agent_envs.errors import CorruptGame, UnsupportedGame
 
 _DECLARED_UNUSED = frozenset(
@@ -126,13 +126,13 @@ class Tables:
             task_sentence=sentence,
             recs=rec_names,
             rec_ids=self.recs,
-            rec_class=tuple(name.rpartition(" ")[0] for name in rec_names),
+            rec_class=tuple(map(class_of, rec_names)),
             rec_loc=rec_loc,
             locs=self.locs,
             recs_at=recs_at,
             objs=obj_names,
             obj_ids=self.objs,
-            obj_class=tuple(name.rpartition(" ")[0] for name in obj_names),
+            obj_class=tuple(map(class_of, obj_names)),
             openable=self._mask(self.rec, "openable"),
             pickupable=self._mask(self.obj, "pickupable"),
             cleanable=self._mask(self.obj, "cleanable"),
@@ -154,15 +154,17 @@ class Tables:
             solvable=solvable,
             obj_index={name: index for index, name in enumerate(obj_names)},
             rec_index={name: index for index, name in enumerate(rec_names)},
-            words=_words(
-                generation,
-                obj_names,
-                rec_names,
-                tuple(self.names[name] for name in self.locs),
-                rec_loc,
-                recs_at,
+            words=make_words(
+                generation, obj_names, rec_names, self._spots(generation, rec_loc), rec_loc, recs_at
             ),
         )
+
+    def _spots(self, generation: Generation, rec_loc: tuple[int, ...]) -> tuple[str, ...] | None:
+        """What one arrives at, per receptacle; None where it is the receptacle itself."""
+        if not generation.arrives_at_location:
+            return None
+        # A receptacle without a place cannot be gone to.
+        return tuple(self.names[self.locs[loc]] if loc >= 0 else "" for loc in rec_loc)
 
     def _bit(self, index: dict[str, int], name: str) -> int:
         try:
@@ -254,42 +256,7 @@ def _number(ids: Iterable[str]) -> dict[str, str]:
         if bar:
             members.setdefault(head + "basin" if "basin" in name else head, []).append(name)
     return {
-        name: f"{kind} {len(names) - position}"
+        name: shared(f"{kind} {len(names) - position}")
         for kind, names in members.items()
         for position, name in enumerate(names)
     }
-
-
-def _words(
-    generation: Generation,
-    objs: tuple[str, ...],
-    recs: tuple[str, ...],
-    locs: tuple[str, ...],
-    rec_loc: tuple[int, ...],
-    recs_at: tuple[tuple[int, ...], ...],
-) -> Words:
-    go_to_all = sorted((f"go to {name}", loc) for name, loc in zip(recs, rec_loc, strict=True))
-    everywhere = tuple(command for command, loc in go_to_all if loc >= 0)
-    put, joint = generation.put
-    spots = recs
-    if generation.arrives_at_location:  # a receptacle without a place cannot be gone to
-        spots = tuple(locs[loc] if loc >= 0 else "" for loc in rec_loc)
-    return Words(
-        commands=command_table(generation, objs, recs),
-        two_names=two_name_verbs(generation),
-        put=(f"{put} ", f" {joint} "),
-        put_reply=generation.put_reply,
-        anywhere=("help", "inventory", "look") if generation.has_help else ("inventory", "look"),
-        arrive=tuple(f"You arrive at {spot}. " for spot in spots),
-        go_to=tuple(
-            tuple(command for command, place in go_to_all if place not in (loc, -1))
-            if here
-            else everywhere
-            for loc, here in enumerate(recs_at)
-        ),
-        local_mask=tuple(sum(1 << rec for rec in here) for here in recs_at),
-        a_obj=tuple(f"a {name}" for name in objs),
-        on_rec=tuple(f"On the {name}, you see " for name in recs),
-        in_rec=tuple(f"The {name} is open. In it, you see " for name in recs),
-        closed_rec=tuple(f"The {name} is closed." for name in recs),
-    )
