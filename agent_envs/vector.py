@@ -22,6 +22,7 @@ from agent_envs.core import Info
 from agent_envs.errors import InvalidOption, ResetNeeded
 from agent_envs.snapshots import Snapshot
 from agent_envs.spaces import AnyText
+from agent_envs.vector_arguments import actions_of, reset_options, seeds_of
 from agent_envs.vector_calls import (
     Description,
     Env,
@@ -163,9 +164,10 @@ class TextVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             TaskNotFound: from a sub-env, and whatever else it raises.
         """
         self._demand_open()
-        seeds = self._seeds(seed)
-        chosen, options_of = self._reset_options(options)
-        outcomes = self._each({i: ("reset", (seeds[i], options_of[i])) for i in chosen})
+        seeds = seeds_of(seed, self.num_envs)
+        chosen, options_of = reset_options(options, self.num_envs)
+        self._demand_begun(set(range(self.num_envs)) - set(chosen), "reset only a part of")
+        outcomes = self._each({i: ("reset", (seeds[i], options_of[i] or None)) for i in chosen})
         for i in chosen:
             if outcomes[i].error is None:
                 self._begin(i, *outcomes[i].value)
@@ -181,7 +183,9 @@ class TextVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             InvalidOption: not one action per sub-env.
         """
         self._demand_open()
-        listed = self._listed(actions)
+        if not isinstance(self.single_action_space, AnyText):
+            actions = iterate(self.action_space, actions)
+        listed = actions_of(actions, self.num_envs)
         moving = [i for i, action in enumerate(listed) if action is not None]
         over = self._terminated | self._truncated
         again: set[int] = set()
@@ -199,22 +203,21 @@ class TextVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             if i in again:
                 self._begin(i, *outcomes[i].value)
                 continue
-            observation, rewards[i], self._terminated[i], self._truncated[i], info = outcomes[
-                i
-            ].value
+            observation, rewards[i], terminated, truncated, info = outcomes[i].value
             self._observations[i], self._infos[i] = observation, info
-            if self._terminated[i] or self._truncated[i]:
+            self._terminated[i], self._truncated[i] = terminated, truncated
+            if terminated or truncated:
                 ended[i] = {"final_obs": observation, "final_info": info}
         self._raise_first(outcomes)
-        terminated, truncated = self._terminated.copy(), self._truncated.copy()
+        flags = self._terminated.copy(), self._truncated.copy()
         if self.autoreset_mode is not AutoresetMode.SAME_STEP:
-            return self._shown(), rewards, terminated, truncated, self._gathered(moving)
+            return self._shown(), rewards, *flags, self._gathered(moving)
         outcomes = self._each(dict.fromkeys(ended, ("reset", (None, None))))
         for i in ended:
             if outcomes[i].error is None:
                 self._begin(i, *outcomes[i].value)
         self._raise_first(outcomes)
-        return self._shown(), rewards, terminated, truncated, self._gathered(moving, ended)
+        return self._shown(), rewards, *flags, self._gathered(moving, ended)
 
     def render(self) -> tuple[Any, ...] | None:
         """What each sub-env renders."""
@@ -309,72 +312,6 @@ class TextVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 {**ended[i], **(info or {})} if i in ended else info for i, info in enumerate(infos)
             ]
         return gather_infos(infos, mask)
-
-    def _listed(self, actions: Iterable[Any]) -> list[Any]:
-        if isinstance(actions, str) or not isinstance(actions, Iterable):
-            raise InvalidOption(
-                f"step takes one action per sub-env, not {actions!r:.80}. A single command needs a "
-                "list around it."
-            )
-        if isinstance(self.single_action_space, AnyText):
-            listed = list(actions)
-        else:
-            listed = list(iterate(self.action_space, actions))
-        if len(listed) != self.num_envs:
-            raise InvalidOption(
-                f"{len(listed)} actions for {self.num_envs} sub-envs; give None for those that "
-                "are to be skipped."
-            )
-        return listed
-
-    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, (int, np.integer)):
-            return [int(seed) + i for i in range(self.num_envs)]
-        seeds = [None if one is None else int(one) for one in seed]
-        if len(seeds) != self.num_envs:
-            raise InvalidOption(f"{len(seeds)} seeds for {self.num_envs} sub-envs.")
-        return seeds
-
-    def _reset_options(
-        self, options: Mapping[str, Any] | None
-    ) -> tuple[list[int], list[dict[str, Any] | None]]:
-        """Which sub-envs to reset, and the options of each."""
-        if options is not None and not isinstance(options, Mapping):
-            raise InvalidOption(f"reset options are a mapping, not {options!r:.80}.")
-        common = dict(options or {})
-        chosen = self._chosen(common.pop("reset_mask", None))
-        task_ids = common.pop("task_ids", None)
-        if task_ids is None:
-            return chosen, [dict(common) if common else None for _ in range(self.num_envs)]
-        if "task_id" in common:
-            raise InvalidOption("Give 'task_id' for all sub-envs or 'task_ids', not both.")
-        if isinstance(task_ids, str) or not isinstance(task_ids, Iterable):
-            raise InvalidOption(
-                f"options['task_ids'] is a sequence of ids, not {task_ids!r:.80}. One id for all "
-                "sub-envs is options['task_id']."
-            )
-        listed = list(task_ids)
-        if len(listed) != self.num_envs:
-            raise InvalidOption(
-                f"options['task_ids'] has {len(listed)} entries for {self.num_envs} sub-envs; "
-                "those outside of reset_mask may be None."
-            )
-        return chosen, [common if one is None else {**common, "task_id": one} for one in listed]
-
-    def _chosen(self, reset_mask: Any) -> list[int]:
-        if reset_mask is None:
-            return list(range(self.num_envs))
-        mask = np.asarray(reset_mask)
-        if mask.dtype != np.bool_ or mask.shape != (self.num_envs,) or not mask.any():
-            raise InvalidOption(
-                f"options['reset_mask'] must be a bool array of shape ({self.num_envs},) with at "
-                f"least one True, not {reset_mask!r:.120}."
-            )
-        chosen: list[int] = np.flatnonzero(mask).tolist()
-        self._demand_begun(set(range(self.num_envs)) - set(chosen), "reset only a part of")
-        return chosen
 
     def _demand_begun(self, places: Iterable[int], action: str) -> None:
         missing = sorted(i for i in places if self._infos[i] is None)
