@@ -97,12 +97,13 @@ def problem(goal: str, extra: tuple[str, ...] = EXTRA) -> str:
 def payload(
     goal: str = PUT.format(obj="MugType", rec="ShelfType"),
     task: str = "put some mug on shelf",
+    generation: str = "move",
     **changes: Any,
 ) -> dict[str, Any]:
     """The JSON object of the toy's game file."""
     return {
-        "pddl_domain": domain_text(),
-        "grammar": grammar_text(task),
+        "pddl_domain": domain_text(generation),
+        "grammar": grammar_text(task, generation),
         "pddl_problem": problem(goal),
         "solvable": True,
         "walkthrough": None,
@@ -110,9 +111,9 @@ def payload(
     }
 
 
-def toy(goal: str = PUT.format(obj="MugType", rec="ShelfType")) -> Game:
+def toy(goal: str = PUT.format(obj="MugType", rec="ShelfType"), generation: str = "move") -> Game:
     """The toy, compiled."""
-    return compile_game(payload(goal))
+    return compile_game(payload(goal, generation=generation))
 
 
 def play(game: Game, *commands: str, state: State | None = None) -> tuple[State, str]:
