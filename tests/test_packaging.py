@@ -100,10 +100,10 @@ def test_licences_and_command_are_in_the_wheel(wheel: Path) -> None:
 
 def test_o34_the_wheel_plays_alone_and_offline(installed: Path, tmp_path: Path) -> None:
     script = tmp_path / "commands.txt"
-    script.write_text("look\n:hint\n", encoding="utf-8")
+    script.write_text("look\n:undo\nlook\n", encoding="utf-8")
     environment = {k: v for k, v in os.environ.items() if not k.endswith("ALFWORLD_DATA")}
     result = subprocess.run(
-        [sys.executable, "-c", ALONE, "play", "--commands", str(script), "--json"],
+        [sys.executable, "-c", ALONE, "play", "--oracle", "--commands", str(script), "--json"],
         cwd=tmp_path,
         env={**environment, "PYTHONPATH": str(installed)},
         capture_output=True,

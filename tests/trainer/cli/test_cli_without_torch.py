@@ -36,7 +36,7 @@ def _run(hidden: list[str], *words: object) -> list[str]:
 
 def test_play_without_torch(houses: Path, tmp_path: Path) -> None:
     script = tmp_path / "commands.txt"
-    script.write_text("look\n:hint\n:undo\n", encoding="utf-8")
+    script.write_text("look\n:oracle\n:undo\n", encoding="utf-8")
     lines = _run(
         TRAIN + REFERENCE, "play", "--data", houses, "--commands", script, "--oracle", "--json"
     )

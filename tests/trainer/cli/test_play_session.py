@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import gymnasium
@@ -11,24 +12,47 @@ import pytest
 from rich.console import Console
 
 from agent_envs.alfworld.games import GameSet
+from oracles.base import Plan, PlanStatus
 from tests.trainer.cli.conftest import Outcome, Sero
-from trainer.cli.play import Game
+from trainer.cli.play import find_env
+from trainer.cli.play_session import Session, in_words
+
+_NUMBERED = re.compile(r" +(\d+)\. (.+)")
 
 
-def _play(sero: Sero, houses: Path, tmp_path: Path, *lines: str, task: int = 0) -> Outcome:
+def _task(houses: Path, number: int = 0) -> tuple[str, tuple[str, ...]]:
+    """A training task and its shipped plan."""
+    games = GameSet.from_path(houses)
+    task_id = games.task_ids("train")[number]
+    plan = games.walkthrough(task_id)
+    assert plan is not None
+    return task_id, tuple(plan)
+
+
+def _play(
+    sero: Sero,
+    houses: Path,
+    tmp_path: Path,
+    *lines: str,
+    task: int = 0,
+    words: tuple[object, ...] = (),
+) -> Outcome:
     script = tmp_path / "commands.txt"
     script.write_text("\n".join(lines), encoding="utf-8")
-    task_id = GameSet.from_path(houses).task_ids("train")[task]
+    task_id, _ = _task(houses, task)
     return sero(
-        "play", "--data", houses, "--task-id", task_id, "--commands", script, "--json"
+        "play", "--data", houses, "--task-id", task_id, "--commands", script, "--json", *words
     )  # fmt: skip
 
 
+def _oracle(outcome: Outcome) -> list[str]:
+    """What the oracle said, once for every state shown."""
+    return [line.removeprefix("oracle: ") for line in outcome.lines if line.startswith("oracle:")]
+
+
 def test_the_shipped_plan_wins(sero: Sero, houses: Path, tmp_path: Path) -> None:
-    games = GameSet.from_path(houses)
     for task in range(6):
-        plan = games.walkthrough(games.task_ids("train")[task])
-        assert plan is not None
+        _, plan = _task(houses, task)
         outcome = _play(sero, houses, tmp_path, *plan, task=task)
         assert outcome.code == 0
         assert outcome.figures["success"] is True
@@ -36,36 +60,119 @@ def test_the_shipped_plan_wins(sero: Sero, houses: Path, tmp_path: Path) -> None
         assert outcome.figures["steps"] == len(plan)
 
 
-def test_hints_lead_to_the_goal(sero: Sero, houses: Path, tmp_path: Path) -> None:
+def test_the_oracle_leads_to_the_goal(sero: Sero, houses: Path, tmp_path: Path) -> None:
     commands: list[str] = []
     for _ in range(15):
-        outcome = _play(sero, houses, tmp_path, *commands, ":hint")
+        outcome = _play(sero, houses, tmp_path, *commands, words=("--oracle",))
         if outcome.figures["success"]:
             break
-        hint = next(line for line in reversed(outcome.lines) if line.startswith("oracle: "))
-        commands.append(hint.removeprefix("oracle: ").split("   (")[0])
+        commands.append(_oracle(outcome)[-1].split("   (")[0])
     assert outcome.figures["success"] is True
+    assert _oracle(outcome)[-1] == "already done"
 
 
-def test_undo_takes_a_step_back(sero: Sero, houses: Path, tmp_path: Path) -> None:
-    plan = GameSet.from_path(houses).walkthrough(GameSet.from_path(houses).task_ids("train")[0])
-    assert plan is not None
-    # Winning, taking it back and stopping there is not a win; winning again is.
-    undone = _play(sero, houses, tmp_path, *plan, ":undo")
+def test_the_oracle_after_a_refused_command_says_the_same(
+    sero: Sero, houses: Path, tmp_path: Path
+) -> None:
+    first, second = _oracle(_play(sero, houses, tmp_path, "fly to the moon", words=("--oracle",)))
+    assert first == second
+
+
+def test_the_oracles_whole_plan_wins(sero: Sero, houses: Path, tmp_path: Path) -> None:
+    outcome = _play(sero, houses, tmp_path, "look", ":oracle", words=("--oracle",))
+    steps = [
+        line.split(". ", 1) for line in outcome.lines if line[:4].strip().rstrip(".").isdigit()
+    ]
+    assert [int(number) for number, _ in steps] == [*range(1, len(_task(houses)[1]) + 1)]
+    won = _play(sero, houses, tmp_path, *(command for _, command in steps))
+    assert won.figures["success"] is True
+
+
+def test_the_oracle_has_words_where_it_has_no_action(
+    sero: Sero, houses: Path, tmp_path: Path
+) -> None:
+    _, plan = _task(houses)
+    words = ("--oracle", "--max-steps", len(plan))
+    outcome = _play(sero, houses, tmp_path, *["look"] * len(plan), ":oracle", words=words)
+    said = _oracle(outcome)
+    assert said[0].startswith(f"{plan[0]}   (then")
+    assert f"over budget: the shortest plan has {len(plan)} commands" in said[1]
+    assert said[-2:] == ["over budget: no steps are left"] * 2
+    full = Plan(PlanStatus.UNSOLVABLE, (), "the hands hold what nothing can hold")
+    assert in_words(full) == "unsolvable: the hands hold what nothing can hold"
+
+
+def test_nothing_privileged_is_shown_unless_asked_for(
+    sero: Sero, houses: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(self: object) -> None:
+        raise AssertionError("the privileged view was asked for")
+
+    _, plan = _task(houses)
+    lines = [*plan, ":undo", ":oracle", "fly", ":actions", ":help", ":restart", ":next"]
+    monkeypatch.setattr("agent_envs.alfworld.env.ALFWorldEnv.privileged", closed)
+    outcome = _play(sero, houses, tmp_path, *lines)
+    assert outcome.code == 0
+    assert _oracle(outcome) == []
+    assert any("`sero play --oracle`" in line for line in outcome.lines)
+
+
+def test_undo_takes_back_a_win(sero: Sero, houses: Path, tmp_path: Path) -> None:
+    _, plan = _task(houses)
+    undone = _play(sero, houses, tmp_path, *plan, "look", ":undo")
+    assert any("The episode is over." in line for line in undone.lines), "`look` is not played"
     assert undone.figures["success"] is False
+    assert undone.figures["stop_reason"] is None
     assert undone.figures["steps"] == len(plan) - 1
     again = _play(sero, houses, tmp_path, *plan, ":undo", plan[-1])
     assert again.figures["success"] is True
-    start = _play(sero, houses, tmp_path, ":undo", plan[0], ":undo", ":undo")
+
+
+def test_undo_takes_back_running_out_of_steps(sero: Sero, houses: Path, tmp_path: Path) -> None:
+    _, plan = _task(houses)
+    words = ("--max-steps", len(plan))
+    lost = ["look", *plan[:-1]]
+    outcome = _play(sero, houses, tmp_path, *lost, words=words)
+    assert outcome.figures["stop_reason"] == "step_limit"
+    # One step back is not enough; from the start there are steps for the whole plan.
+    short = _play(sero, houses, tmp_path, *lost, ":undo", plan[-1], words=words)
+    assert short.figures["success"] is False
+    won = _play(sero, houses, tmp_path, *lost, f":undo {len(lost)}", *plan, words=words)
+    assert won.figures["success"] is True
+    assert won.figures["steps"] == len(plan)
+
+
+def test_undo_at_the_start_is_said(sero: Sero, houses: Path, tmp_path: Path) -> None:
+    start = _play(sero, houses, tmp_path, ":undo", "look", ":undo 9", ":undo", ":undo 0", ":undo x")
     assert start.figures["steps"] == 0
     assert sum("Nothing to undo" in line for line in start.lines) == 2
+    assert sum("Use it as :undo [N]" in line for line in start.lines) == 2
+
+
+def test_restart_forgets_and_next_moves_on(sero: Sero, houses: Path, tmp_path: Path) -> None:
+    restarted = _play(sero, houses, tmp_path, "look", ":restart", ":undo")
+    assert restarted.figures["task_id"] == _task(houses)[0]
+    assert restarted.figures["steps"] == 0
+    assert any("Nothing to undo" in line for line in restarted.lines)
+    tasks = [line for line in _play(sero, houses, tmp_path, ":next").lines if line[:5] == "task "]
+    assert len(set(tasks)) == 2
 
 
 def test_refused_commands_spend_a_step(sero: Sero, houses: Path, tmp_path: Path) -> None:
-    outcome = _play(sero, houses, tmp_path, "fly to the moon", ":nonsense")
-    assert any("Nothing happens." in line for line in outcome.lines)
-    assert any("Unknown: :nonsense" in line for line in outcome.lines)
+    outcome = _play(sero, houses, tmp_path, "lok", ":nonsense", ":orcale")
+    text = "\n".join(outcome.lines)
+    assert "Nothing happens." in text
+    assert "refused; the step is spent. Near it: look" in text
+    assert "Unknown: :nonsense. :help" in text
+    assert "Unknown: :orcale. Did you mean :oracle?" in text
     assert outcome.figures["steps"] == 1
+
+
+def test_actions_can_be_searched(sero: Sero, houses: Path, tmp_path: Path) -> None:
+    lines = _play(sero, houses, tmp_path, ":actions inv", ":actions zebra").lines
+    place = lines.index("> :actions inv")
+    assert lines[place + 1].strip() == "inventory"
+    assert lines[place + 3] == "No action with 'zebra' in it."
 
 
 def test_nothing_follows_quit(sero: Sero, houses: Path, tmp_path: Path) -> None:
@@ -105,24 +212,34 @@ def test_what_is_shown_is_neither_markup_nor_control(houses: Path) -> None:
     hostile = "\x1b[2J\x9b31m[bold red]x[/] :smile: \u202egnirts \x07"
     out = io.StringIO()
     env = gymnasium.make("SeroALFWorld-v0", data=houses, split="train")
-    game = Game(env, Console(file=out, highlight=False, markup=False, emoji=False), oracle=False)
-    game.info = {
-        "goal": hostile, "steps_left": 3, "success": False,
-        "admissible_actions": (hostile,), "action_templates": (),
+    console = Console(file=out, highlight=False, markup=False, emoji=False, width=200)
+    session = Session(env, console, oracle=False)
+    session.info = {
+        "goal": hostile, "steps_left": None, "success": False,
+        "admissible_actions": (hostile,), "action_templates": (hostile,),
     }  # fmt: skip
-    game.show(hostile)
-    game.play(iter([f":{hostile}"]), echo=True)
+    session.show(hostile, hostile)
+    session.play([f":{hostile}", f":actions {hostile}z"])
     text = out.getvalue()
-    assert text.count("[bold red]x[/] :smile:") == 5, "observation, goal, command, echo, complaint"
+    shown = text.count("[bold red]x[/] :smile:")
+    # Observation, remark, goal, action and template; what was searched for, and the template again.
+    assert shown == 7
     assert all(c.isprintable() or c == "\n" for c in text)
+
+
+def test_environments_are_found_by_their_short_names() -> None:
+    for name in ("alfworld", "ALFWorld", "SeroALFWorld-v0", "agent_envs:SeroALFWorld-v0"):
+        assert find_env(name) == "SeroALFWorld-v0"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["no-such-env"], "Known: alfworld"),
+        (["alfwrold"], "Did you mean 'alfworld'?"),
         (["CartPole-v1"], "Known: alfworld"),
         (["--task-id", "train/none/none"], "train/none/none"),
+        (["--split", "vaild_seen"], "'valid_seen'"),
         (["--data", "/does/not/exist"], "/does/not/exist"),
         (["--commands", "/does/not/exist"], "No such file"),
         (["--commands", "/bin/sh"], "cannot be read as text"),
@@ -133,3 +250,10 @@ def test_what_cannot_be_played_is_said(sero: Sero, words: list[str], message: st
     outcome = sero("play", *words)
     assert outcome.code == 2
     assert message in outcome.errors
+
+
+def test_the_nearest_task_is_suggested(sero: Sero, houses: Path) -> None:
+    task_id, _ = _task(houses)
+    outcome = sero("play", "--data", houses, "--task-id", task_id[:-2])
+    assert outcome.code == 2
+    assert f"Did you mean '{task_id}'" in outcome.errors
