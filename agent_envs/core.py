@@ -134,8 +134,7 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     @abstractmethod
     def _begin(self) -> str:
         """Put the current task at its start; the first observation. May draw from np_random, and
-        may still fail with a `SeroError`: `reset` then undoes what was changed, if this hook
-        assigned new values to attributes and changed no old ones in place."""
+        may still fail with a `SeroError`, if it has changed nothing else by then."""
 
     @abstractmethod
     def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
@@ -214,21 +213,25 @@ class TextEnv(gymnasium.Env[str, str], ABC):
         elif not isinstance(task_id, str):
             raise TaskNotFound.among(task_id, ids, self.env_id)
         task_id = _plain(task_id)
-        undo = self._undo_point()
+        self._load(task_id)
+        # Not `_undo_point`: to look at `vars(self)` once makes every later step slower.
+        before = self._np_random, self._np_random_seed, self._task_id, self._static
+        numbers = None if fresh else _numbers_of(before[0])
         try:
-            self._load(task_id)
             if fresh is not None:
                 self._np_random, self._np_random_seed = fresh
             self._task_id = task_id
-            self._observation = self._begin()
+            observation = self._begin()
             self._static = self._make_static(task_id)
         except BaseException:
-            undo()
+            self._np_random, self._np_random_seed, self._task_id, self._static = before
+            if numbers is not None:
+                set_rng(before[0], numbers)
             raise
         if scheduled:
             schedule.advance()
         self._schedule = schedule
-        self._taken = 0
+        self._observation, self._taken = observation, 0
         self._command_valid, self._success, self._score = True, False, 0.0
         self._stop_reason = None
         return self._observation, self._info()
@@ -383,10 +386,8 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     def _undo_point(self) -> Callable[[], None]:
         """A function that puts this env back as it is now. States are values: only the generator
         changes in place."""
-        attributes, rng, seed = dict(vars(self)), self._np_random, self._np_random_seed
-        numbers: Any = None
-        if rng is not None and type(rng.bit_generator) is np.random.PCG64:
-            numbers = rng_to_state(rng, seed or 0)[1:]
+        attributes, rng = dict(vars(self)), self._np_random
+        numbers = _numbers_of(rng)
 
         def undo() -> None:
             vars(self).clear()
@@ -407,6 +408,13 @@ class TextEnv(gymnasium.Env[str, str], ABC):
                 value = copy.deepcopy(value, memo)
             new.__dict__[name] = value
         return new
+
+
+def _numbers_of(rng: np.random.Generator | None) -> Any:
+    """The state of a generator for `set_rng`; None if there is none, or one of another kind."""
+    if rng is None or type(rng.bit_generator) is not np.random.PCG64:
+        return None
+    return rng_to_state(rng, 0)[1:]
 
 
 def _plain(text: str) -> str:

@@ -39,8 +39,9 @@ __all__ = [
     "text_hash",
 ]
 
-# Characters with a meaning in the grammar's own syntax; the original engine fails on them.
-_SENTENCE = re.compile(r'[^;|"<>\[\]#{}\\\x00-\x1f\ud800-\udfff]+')
+SENTENCE = re.compile(r'[^;|"<>\[\]#{}\\\x00-\x1f\ud800-\udfff]+')
+"""A task sentence: without characters that have a meaning in the grammar's own syntax, on which the
+original engine fails."""
 
 
 def read_payload(payload: Mapping[str, Any] | bytes | str) -> Mapping[str, Any]:
@@ -97,7 +98,7 @@ def read_sentence(domain: str, grammar: str) -> tuple[str, Generation]:
         sentence = json.loads(f'"{raw}"')
     except ValueError as error:
         raise CorruptGame(f"The task sentence {raw!r} is not a JSON string.") from error
-    if not isinstance(sentence, str) or not _SENTENCE.fullmatch(sentence):
+    if not isinstance(sentence, str) or not SENTENCE.fullmatch(sentence):
         raise UnsupportedGame(
             f"The task sentence {sentence!r} is empty or holds a character with a meaning in "
             "the grammar's syntax (one of ;|\"<>[]#{}\\ or a control character), or half of one."
@@ -114,7 +115,7 @@ def _unknown(domain: str, grammar: str) -> UnsupportedGame:
         "This game's rules or wording are not ones that the native engine knows: domain "
         f"{text_hash(domain)}, grammar with its task sentence blanked "
         f"{text_hash(_blank_sentence(grammar))}. Known are: {known}. "
-        "Play it with the original engine (extra `reference`)."
+        "Play it with engine='textworld': the original engine (extra `reference`)."
     )
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from agent_envs.alfworld.generations import Generation
 from agent_envs.alfworld.goals import GoalTerms
 from agent_envs.alfworld.model import Game, Goal, State, TaskType, bits
-from agent_envs.alfworld.words import class_of, make_words, shared
+from agent_envs.alfworld.naming import number_names
+from agent_envs.alfworld.words import class_of, make_words
 from agent_envs.errors import CorruptGame, UnsupportedGame
 
 _DECLARED_UNUSED = frozenset(
@@ -75,7 +74,7 @@ class Tables:
         self.flags, self.pairs, self.types = flags, pairs, types
         # Only what occurs in a fact exists for the game: it is numbered, listed, acted upon.
         ids = sorted(named)
-        self.names = _number(ids)
+        self.names = number_names(ids)
         self.objs = self._of_type("object", ids)
         self.recs = self._of_type("receptacle", ids)
         self.locs = self._of_type("location", ids)
@@ -242,21 +241,3 @@ class Tables:
             return Goal(terms.kind, wanted, recs.get(terms.receptacle_type, 0))
         lamps = objs.get("desklamptype", 0) & self._mask(self.obj, "toggleable")
         return Goal(terms.kind, wanted, (1 << len(self.recs)) - 1, lamps)
-
-
-def _number(ids: Iterable[str]) -> dict[str, str]:
-    """Names for the ids that have a class. Numbers run against the order of the ids.
-
-    >>> _number(["mug_bar_a", "mug_bar_b", "sink_bar_a_bar_sinkbasin"])
-    {'mug_bar_a': 'mug 2', 'mug_bar_b': 'mug 1', 'sink_bar_a_bar_sinkbasin': 'sinkbasin 1'}
-    """
-    members: dict[str, list[str]] = {}
-    for name in ids:
-        head, bar, _ = name.partition("_bar_")
-        if bar:
-            members.setdefault(head + "basin" if "basin" in name else head, []).append(name)
-    return {
-        name: shared(f"{kind} {len(names) - position}")
-        for kind, names in members.items()
-        for position, name in enumerate(names)
-    }

@@ -3,20 +3,28 @@
 A reference for tests, `sero verify` and `sero bench`, and a way to play files whose rules the
 native engine does not know. Never needed to run: it compiles C++ on installation and brings Fast
 Downward (GPL-3), so it is the extra ``reference``.
+
+Its packages keep state of the whole process (a parser, options of a translator, ``sys.argv``), so
+one call at a time goes into them, whatever the thread: `ENGINE_LOCK`. Use processes to go faster.
 """
 
 from __future__ import annotations
 
+import copy
+import ctypes
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import RLock
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from agent_envs.alfworld.compile import read_payload
+from agent_envs.alfworld.naming import number_names, shuffled
+from agent_envs.alfworld.reference import check_versions
 from agent_envs.errors import (
     InvalidOption,
     MissingData,
@@ -24,6 +32,23 @@ from agent_envs.errors import (
     ResetNeeded,
     UnsupportedGame,
 )
+
+ENGINE_LOCK = RLock()
+"""Held during every call into the original engine."""
+
+_MIRROR = ("_facts", "_vars_by_name", "_vars_by_type", "_var_counts")
+
+
+class Saved(NamedTuple):
+    """A point of an episode in one running game; good until its next `reset` or `close`."""
+
+    state_id: int
+    """The library's own name for a state of the world."""
+    mirror: tuple[Any, ...]
+    """What Python keeps of the world beside the library, which texts are made of."""
+    operators: Any
+    live: tuple[Any, ...]
+    """The last answer, among it what commands stand for."""
 
 
 class Reply(NamedTuple):
@@ -45,21 +70,28 @@ class TextWorldGame:
         game: a game file: its path, its content, or its JSON object.
         expert: run ALFWorld's hand-coded expert along (slower; needs the path of a game with its
             ``traj_data.json``).
+        naming: number things in the order of `naming.shuffled` with this key, as ALFWorld's
+            ``domain_randomization`` does with an order of chance.
 
     Raises:
-        MissingExtra: the packages are not installed.
+        MissingExtra: the packages are not installed, or in versions that do not work together.
         MissingData: no such file.
         CorruptGame: not a game file.
         UnsupportedGame: the engine itself refuses the game.
     """
 
     def __init__(
-        self, game: str | os.PathLike[str] | bytes | Mapping[str, Any], *, expert: bool = False
+        self,
+        game: str | os.PathLike[str] | bytes | Mapping[str, Any],
+        *,
+        expert: bool = False,
+        naming: int | None = None,
     ) -> None:
         self._env: Any = None
         self._pddl: Any = None
         self._started = False
-        packages = _import()
+        with ENGINE_LOCK:
+            packages = _import()
         path = Path(game) if isinstance(game, os.PathLike) else None
         if isinstance(game, str) and not game.lstrip().startswith("{"):
             path = Path(game)
@@ -74,7 +106,7 @@ class TextWorldGame:
                 "The expert reads traj_data.json: give the path of a game in a tree."
             )
         infos = packages.infos(won=True, admissible_commands=True)
-        with _own_argv():
+        with ENGINE_LOCK, _own_argv():
             self._pddl = _make_env(packages, infos)
             env = packages.demangler(self._pddl, shuffle=False)
             env = packages.names(env)
@@ -85,12 +117,16 @@ class TextWorldGame:
                 env.load(str(path) if expert else dict(payload))
             except SystemExit as error:  # how Fast Downward's translator reports errors
                 raise UnsupportedGame(f"The original engine refuses the game: {error}.") from error
+            if naming is not None:
+                entities = self._pddl._entity_infos
+                for name, shown in number_names(shuffled(entities, naming)).items():
+                    entities[name].name = shown
         self._env = env
         self._expert = expert
 
     def reset(self) -> Reply:
         """Start the game anew."""
-        with _own_argv():
+        with ENGINE_LOCK, _own_argv():
             state = self._running().reset()
         self._started = True
         return self._reply(state, 0.0, False)
@@ -103,8 +139,64 @@ class TextWorldGame:
         """
         if not self._started:
             raise ResetNeeded("Call reset() before step().")
-        state, score, done = self._running().step(command)
+        with ENGINE_LOCK:
+            state, score, done = self._running().step(command)
         return self._reply(state, float(score), bool(done))
+
+    def save(self) -> Saved:
+        """The point that the game is at, for `back`. About 0.1 ms."""
+        pddl = self._at_a_point("save")
+        world = pddl._pddl_state
+        return Saved(
+            pddl.downward_lib.get_state_id(),
+            tuple(_copied(getattr(world, name)) for name in _MIRROR),
+            world._operators,
+            (pddl.state, pddl.prev_state, pddl._last_action, pddl._moves),
+        )
+
+    def back(self, saved: Saved) -> None:
+        """Go to a point that `save` gave since the last `reset`."""
+        pddl = self._at_a_point("back")
+        world = pddl._pddl_state
+        with ENGINE_LOCK:
+            pddl.downward_lib.set_state_id(saved.state_id)
+            for name, value in zip(_MIRROR, saved.mirror, strict=True):
+                setattr(world, name, _copied(value))
+            world._operators = saved.operators
+            pddl.state, pddl.prev_state, pddl._last_action, pddl._moves = saved.live
+
+    def mark(self) -> tuple[Any, ...]:
+        """A value that changes whenever a command changes the world."""
+        pddl = self._at_a_point("mark")
+        # The mirror also keeps what is not so any more. A change that the library does not see
+        # can only add to that, hence the counts.
+        counts = sorted((str(name), len(facts)) for name, facts in pddl._pddl_state._facts.items())
+        return (pddl.downward_lib.get_state_id(), *counts)
+
+    def facts(self) -> frozenset[tuple[str, ...]]:
+        """What is so, as (predicate, ids ...).
+
+        ``not_inreceptacle`` is among it, after a ``take``: the game's texts read it.
+        """
+        pddl = self._at_a_point("facts")
+        world, lib = pddl._pddl_state, pddl.downward_lib
+        with ENGINE_LOCK:
+            atoms = (_import().atom * lib.get_state_size())()
+            lib.get_state(atoms)
+            found = {_flat(atom.get_fact(world.name2type)) for atom in atoms}
+        # The library knows best what changes, since Python's mirror carries out both branches of
+        # a condition; the mirror alone has what never changes, and its own negations.
+        changing = {fact[0].removeprefix("not_") for fact in found}
+        mirror = {_flat(fact) for fact in world.facts}
+        negations = {fact for fact in mirror if fact[0].startswith("not_")}
+        fixed = {fact for fact in mirror - negations if fact[0] not in changing}
+        so = {fact for fact in found if not fact[0].startswith("not_")}
+        return frozenset(so | fixed | negations)
+
+    def names(self) -> dict[str, str]:
+        """What the player reads for each id."""
+        self._running()
+        return {name: info.name for name, info in self._pddl._entity_infos.items()}
 
     def plan(self) -> tuple[str, ...]:
         """Commands of a plan by the engine's own planner from the current state; () if none.
@@ -113,7 +205,7 @@ class TextWorldGame:
         """
         if not self._started:
             raise ResetNeeded("Call reset() before plan().")
-        with _own_argv():
+        with ENGINE_LOCK, _own_argv():
             # The infos of the games' own naming: the plan is spelled in them.
             return tuple(self._pddl._pddl_state.replan(self._pddl._entity_infos))
 
@@ -123,6 +215,11 @@ class TextWorldGame:
         if pddl is not None:
             pddl.downward_lib.cleanup()
             _libraries.append(pddl.downward_lib)
+
+    def _at_a_point(self, what: str) -> Any:
+        if not self._started:
+            raise ResetNeeded(f"Call reset() before {what}().")
+        return self._pddl
 
     def _running(self) -> Any:
         if self._env is None:
@@ -164,15 +261,34 @@ _libraries: list[Any] = []
 
 def _make_env(packages: _Packages, infos: Any) -> Any:
     if not _libraries:
-        return packages.env(infos)
+        env = packages.env(infos)
+        # The library's own names for states; its Python interface does not declare them.
+        env.downward_lib.get_state_id.restype = ctypes.c_int
+        env.downward_lib.set_state_id.argtypes = [ctypes.c_int]
+        env.downward_lib.set_state_id.restype = None
+        return env
     env = packages.env.__new__(packages.env)
     super(packages.env, env).__init__(infos)  # all of its constructor but loading a library
     env.downward_lib = _libraries.pop()
     return env
 
 
+def _copied(facts: Any) -> Any:
+    """A copy of a dict, and of the sets in it, but not of the facts."""
+    new = copy.copy(facts)
+    for key, value in facts.items():
+        if isinstance(value, set):
+            new[key] = value.copy()
+    return new
+
+
+def _flat(fact: Any) -> tuple[str, ...]:
+    return (fact.name, *[argument.name for argument in fact.arguments])
+
+
 class _Packages(NamedTuple):
     infos: Any
+    atom: Any
     env: Any
     demangler: Any
     names: Any
@@ -180,6 +296,7 @@ class _Packages(NamedTuple):
 
 
 def _import() -> _Packages:
+    check_versions()
     try:
         with _own_variable():
             from alfworld.agents.environment.alfred_tw_env import (
@@ -189,12 +306,13 @@ def _import() -> _Packages:
             )
             from textworld import EnvInfos
             from textworld.envs.pddl import PddlEnv
+            from textworld.envs.pddl.logic import Atom
     except ImportError as error:
         raise MissingExtra(
-            f"The original ALFWorld engine is not installed ({error}). It needs a C++ compiler: "
-            "pip install '.[reference]' in a checkout of sero."
+            f"The original ALFWorld engine (extra `reference`) cannot be imported: {error}. "
+            "Install it anew: pip install '.[reference]' in a checkout of sero."
         ) from error
-    return _Packages(EnvInfos, PddlEnv, AlfredDemangler, AlfredInfos, AlfredExpert)
+    return _Packages(EnvInfos, Atom, PddlEnv, AlfredDemangler, AlfredInfos, AlfredExpert)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import gymnasium
 import pytest
 
 import agent_envs
+from agent_envs.alfworld.compile import grammar_text, text_hash
 from agent_envs.alfworld.env import ALFWorldEnv, check_state
 from agent_envs.alfworld.games import GameSet
 from agent_envs.alfworld.model import PrivilegedView, State, TaskType
@@ -114,8 +115,10 @@ def test_o1_unknown_rules_stop_the_reset(tmp_path: Path) -> None:
     older = payload()
     older["pddl_domain"] = older["pddl_domain"].replace("alfred", "alfred2")
     env = make(data=GameSet.from_games([(MUG, "train", older)]))
-    with pytest.raises(UnsupportedGame, match="known:"):
+    with pytest.raises(UnsupportedGame, match="engine='textworld'") as caught:
         env.reset()
+    assert text_hash(older["pddl_domain"]) in str(caught.value)
+    assert text_hash(grammar_text()) in str(caught.value)
 
 
 def test_o2_same_task_on_request() -> None:
