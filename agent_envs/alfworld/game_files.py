@@ -1,50 +1,25 @@
-"""Finding game files: folders, archives, single files.
-
-Nothing is ever written to disk, whatever an archive holds: members are read in memory, under
-limits on size and number, and only those whose names say that they are a game or its trajectory.
-"""
+"""Finding game files: folders, single files, and what is in archives."""
 
 from __future__ import annotations
 
-import json
 import os
-import stat
-import tarfile
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from tarfile import HeaderError, ReadError
-from typing import IO, Any, Self
+from pathlib import Path
 
-from agent_envs.alfworld.compile import domain_text, grammar_text
-from agent_envs.errors import CorruptGame, DataError, MissingData
+from agent_envs.alfworld.disk_cache import read_bytes
+from agent_envs.alfworld.game_archives import (
+    ARCHIVE_SUFFIXES,
+    CUSTOM_SPLIT,
+    GAME_NAME,
+    GAME_SUFFIX,
+    MAX_FILE_BYTES,
+    TRAJECTORY_NAME,
+    Trial,
+    in_archive,
+)
+from agent_envs.errors import CorruptGame, MissingData
 
-GAME_NAME = "game.tw-pddl"
-GAME_SUFFIX = ".tw-pddl"
-TRAJECTORY_NAME = "traj_data.json"
-ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".zip")
-CUSTOM_SPLIT = "custom"
 KNOWN_SPLITS = ("train", "valid_seen", "valid_unseen", "valid_train")
-
-MAX_FILE_BYTES = 16 << 20
-MAX_ARCHIVE_BYTES = 16 << 30
-MAX_MEMBERS = 500_000
-
-
-@dataclass(slots=True)
-class Trial:
-    """What was found of one trial: where its files are, or why they cannot be used."""
-
-    where: str
-    """For people: path on disk or name in the archive."""
-    parts: tuple[str, ...]
-    """Folders that lead to it, the trial's own last."""
-    game: Callable[[], bytes] | None = None
-    trajectory: Callable[[], bytes] | None = None
-    problem: str | None = None
-    """Why it must not be read, e.g. ``"unsafe_path"``."""
 
 
 def find_trials(path: Path) -> list[Trial]:
@@ -61,7 +36,7 @@ def find_trials(path: Path) -> list[Trial]:
     elif not path.is_file():
         raise MissingData(f"There are no ALFWorld games at {path}: neither a file nor a folder.")
     elif path.name.endswith(ARCHIVE_SUFFIXES):
-        trials = _in_archive(path)
+        trials = in_archive(path)
     elif path.name.endswith(GAME_SUFFIX):
         trials = [_single(path)]
     else:
@@ -111,207 +86,84 @@ def _single(path: Path) -> Trial:
     return Trial(
         str(path),
         parts,
-        game=_file_reader(path),
-        trajectory=_file_reader(trajectory) if trajectory.is_file() else None,
+        game=FileReader(str(path)),
+        trajectory=FileReader(str(trajectory)) if trajectory.is_file() else None,
     )
 
 
 def _in_folder(root: Path) -> list[Trial]:
     trials: list[Trial] = []
-    seen: set[str] = set()
-    place = _place_in_tree(root)
-
-    def unreadable(error: OSError) -> None:
-        trials.append(Trial(str(error.filename), (), problem="unreadable"))
-
-    for folder, folders, files in os.walk(root, followlinks=True, onerror=unreadable):
-        real = os.path.realpath(folder)
-        if real in seen:  # a link back up, or the same games twice
-            folders.clear()
+    seen: set[object] = set()
+    top = os.fspath(root)
+    waiting = [(top, _place_in_tree(root))]
+    while waiting:
+        folder, parts = waiting.pop()
+        try:
+            key = _identity(folder)
+            if key in seen:  # a link back up, or the same games twice
+                continue
+            seen.add(key)
+            with os.scandir(folder) as entries:
+                listed = sorted((entry.name, _is_folder(entry)) for entry in entries)
+        except OSError as error:
+            trials.append(Trial(str(error.filename or folder), (), problem="unreadable"))
             continue
-        seen.add(real)
-        folders.sort()
-        here = Path(folder)
-        parts = (*place, *here.relative_to(root).parts)
-        games = sorted(name for name in files if name.endswith(GAME_SUFFIX))
-        trajectory = TRAJECTORY_NAME in files
-        if not games and trajectory:
-            trials.append(Trial(str(here), parts, trajectory=_file_reader(here / TRAJECTORY_NAME)))
-        for name in games:
-            own = name == GAME_NAME
-            trials.append(
-                Trial(
-                    str(here / name),
-                    parts if own else (*parts, name.removesuffix(GAME_SUFFIX)),
-                    game=_file_reader(here / name),
-                    trajectory=_file_reader(here / TRAJECTORY_NAME) if own and trajectory else None,
-                )
-            )
+        files = [name for name, is_folder in listed if not is_folder]
+        trials += _trials_of(folder, parts, files)
+        # The last one in is the next one out: a link comes after what its name sorts behind.
+        waiting += [
+            (os.path.join(folder, name), (*parts, name))
+            for name, is_folder in reversed(listed)
+            if is_folder
+        ]
     return trials
 
 
-def _file_reader(path: Path) -> Callable[[], bytes]:
-    def read() -> bytes:
-        try:
-            if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
-                raise CorruptGame(f"{path} is not a regular file.")
-            with open(path, "rb") as file:
-                return _read_limited(file, str(path))
-        except OSError as error:
-            raise MissingData(f"Cannot read {path}: {error}.") from error
-
-    return read
+def _identity(folder: str) -> object:
+    seen = os.stat(folder)
+    return (seen.st_dev, seen.st_ino) if seen.st_ino else os.path.realpath(folder)
 
 
-def _read_limited(file: IO[bytes], name: str) -> bytes:
-    data = file.read(MAX_FILE_BYTES + 1)
-    if len(data) > MAX_FILE_BYTES:
-        raise CorruptGame(f"{name} is larger than {MAX_FILE_BYTES >> 20} MiB; that is no game.")
-    return data
-
-
-class _StrictTarInfo(tarfile.TarInfo):
-    """`tarfile` takes a damaged header, or none at all, for the end of the archive."""
-
-    @classmethod
-    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
-        try:
-            return super().fromtarfile(tarfile)
-        except HeaderError as error:
-            if type(error).__name__ == "EOFHeaderError":  # the blocks that end every archive
-                raise
-            raise ReadError(f"{error}, at byte {tarfile.offset}") from error
-
-
-def _in_archive(path: Path) -> list[Trial]:
-    trials: dict[tuple[str, ...], Trial] = {}
-    refused: list[Trial] = []
+def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
-        for name, problem, data in _members(path):
-            where = f"{path.name}:{name}"
-            if problem is not None:
-                refused.append(Trial(where, (CUSTOM_SPLIT, "refused", name), problem=problem))
-                continue
-            *folders, file = PurePosixPath(name).parts
-            own = file in (GAME_NAME, TRAJECTORY_NAME)
-            parts = tuple(folders) if own else (*folders, file.removesuffix(GAME_SUFFIX))
-            trial = trials.setdefault(parts, Trial(where, parts))
-            if file == TRAJECTORY_NAME:
-                trial.trajectory = _Packed(_trajectory_core(data))
-            elif trial.game is None:
-                trial.where, trial.game = where, _Packed(data)
-            else:
-                refused.append(Trial(where, parts, problem="duplicate"))
-    except DataError:
-        raise
-    except Exception as error:  # the decoders raise a dozen kinds on damaged data
-        raise DataError(f"Cannot read the archive {path}: {error}.") from error
-    return [*trials.values(), *refused]
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
-def _members(path: Path) -> Iterator[tuple[str, str | None, bytes]]:
-    """Name, reason for refusal or None, and content of each member that matters."""
-    budget = _Budget(path)
-    if path.name.endswith(".zip"):
-        with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
-                budget.spend(0)
-                if info.is_dir() or not _matters(info.filename):
-                    continue
-                mode = info.external_attr >> 16
-                regular = not stat.S_IFMT(mode) or stat.S_ISREG(mode)
-                problem = _refusal(info.filename, info.file_size, regular)
-                if problem is None:
-                    budget.spend(info.file_size)
-                    with archive.open(info) as file:
-                        yield info.filename, None, _read_limited(file, info.filename)
-                else:
-                    yield info.filename, problem, b""
-        return
-    # As a stream: one pass, no seeking back, constant memory.
-    with tarfile.open(path, mode="r|*", tarinfo=_StrictTarInfo) as archive:
-        for member in archive:
-            budget.spend(member.size)
-            if member.isdir() or not _matters(member.name):
-                continue
-            problem = _refusal(member.name, member.size, member.isreg())
-            handle = archive.extractfile(member) if problem is None else None
-            if handle is None:
-                yield member.name, problem or "not_a_file", b""
-            else:
-                yield member.name, None, _read_limited(handle, member.name)
-
-
-class _Budget:
-    def __init__(self, path: Path) -> None:
-        self.path, self.size, self.members = path, 0, 0
-
-    def spend(self, size: int) -> None:
-        self.size += max(size, 0)
-        self.members += 1
-        if self.size > MAX_ARCHIVE_BYTES or self.members > MAX_MEMBERS:
-            raise DataError(
-                f"The archive {self.path} unpacks to more than {MAX_ARCHIVE_BYTES >> 30} GiB or "
-                f"{MAX_MEMBERS} members; unpack it yourself and give the folder."
+def _trials_of(folder: str, parts: tuple[str, ...], files: list[str]) -> list[Trial]:
+    """The trials whose files lie in `folder`."""
+    trajectory = None
+    if TRAJECTORY_NAME in files:
+        trajectory = FileReader(os.path.join(folder, TRAJECTORY_NAME))
+    games = [name for name in files if name.endswith(GAME_SUFFIX)]
+    if not games:
+        return [] if trajectory is None else [Trial(folder, parts, trajectory=trajectory)]
+    trials = []
+    for name in games:
+        own = name == GAME_NAME
+        path = os.path.join(folder, name)
+        trials.append(
+            Trial(
+                path,
+                parts if own else (*parts, name.removesuffix(GAME_SUFFIX)),
+                game=FileReader(path),
+                trajectory=trajectory if own else None,
             )
+        )
+    return trials
 
 
-def _matters(name: str) -> bool:
-    file = name.replace("\\", "/").rpartition("/")[2]
-    return file == TRAJECTORY_NAME or file.endswith(GAME_SUFFIX)
+@dataclass(frozen=True, slots=True)
+class FileReader:
+    """Reads one file when called."""
 
-
-def _refusal(name: str, size: int, regular: bool) -> str | None:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or ":" in name:
-        return "unsafe_path"
-    if not regular:
-        return "not_a_file"
-    if size > MAX_FILE_BYTES:
-        return "too_large"
-    return None
-
-
-def _trajectory_core(data: bytes) -> bytes:
-    """The few entries of a trajectory that are of use here; the rest can be megabytes."""
-    try:
-        whole = json.loads(data)
-        core: dict[str, Any] = {key: whole[key] for key in ("task_type", "pddl_params")}
-        core["turk_annotations"] = {"anns": [{"task_desc": s} for s in task_sentences(whole)]}
-        return json.dumps(core).encode()
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return data
-
-
-def task_sentences(trajectory: Any) -> tuple[str, ...]:
-    """What people wrote of the task, blanks tidied up; none if the trajectory has none.
-
-    >>> task_sentences({"turk_annotations": {"anns": [{"task_desc": "Heat an egg. "}]}})
-    ('Heat an egg.',)
-    """
-    found = (trajectory.get("turk_annotations") or {}).get("anns") or ()
-    sentences = (ann.get("task_desc") for ann in found if isinstance(ann, dict))
-    tidy = (" ".join(text.split()) for text in sentences if isinstance(text, str))
-    return tuple(text for text in tidy if text and _is_unicode(text))
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _dictionary() -> bytes:
-    return (domain_text() + grammar_text()).encode()
-
-
-class _Packed:
-    """A text kept in memory, compressed against the domain and grammar that games share."""
-
-    __slots__ = ("_data",)
-
-    def __init__(self, data: bytes) -> None:
-        packer = zlib.compressobj(level=1, zdict=_dictionary())
-        self._data = packer.compress(data) + packer.flush()
+    path: str
 
     def __call__(self) -> bytes:
-        unpacker = zlib.decompressobj(zdict=_dictionary())
-        return unpacker.decompress(self._data) + unpacker.flush()
+        try:
+            return read_bytes(self.path, MAX_FILE_BYTES)
+        except ValueError as error:
+            raise CorruptGame(f"{error}; that is no game.") from error
+        except OSError as error:
+            raise MissingData(f"Cannot read {self.path}: {error}.") from error

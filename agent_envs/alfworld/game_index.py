@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from agent_envs.alfworld.compile import generation_of, read_payload
-from agent_envs.alfworld.game_files import Trial, task_sentences
+from agent_envs.alfworld.game_archives import Trial, task_sentences
 from agent_envs.alfworld.goals import parse_goal
 from agent_envs.alfworld.model import TaskType
 from agent_envs.alfworld.pddl import read_problem

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_envs.alfworld import game_files
+from agent_envs.alfworld import game_archives
 from agent_envs.alfworld.games import GameSet
 from agent_envs.errors import (
     DataError,
@@ -74,7 +74,7 @@ def test_hostile_members_are_left_out(
 
 def test_huge_members_are_left_out_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = json.dumps(payload()).encode()
-    monkeypatch.setattr(game_files, "MAX_FILE_BYTES", len(good) + 10)
+    monkeypatch.setattr(game_archives, "MAX_FILE_BYTES", len(good) + 10)
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         add(tar, f"train/{PICK}-Mug-None-Shelf-1/big/game.tw-pddl", good + b" " * 11)
         add(tar, f"train/{GOOD}/game.tw-pddl", good)
@@ -97,7 +97,7 @@ def test_bombs_are_refused(
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for number in range(5):
             archive.writestr(f"train/x/{number}/game.tw-pddl", b"0" * 500)
-    monkeypatch.setattr(game_files, limit, value)
+    monkeypatch.setattr(game_archives, limit, value)
     for name in ("a.tar.gz", "a.zip"):
         with pytest.raises(DataError, match="unpacks to more"):
             GameSet.from_path(tmp_path / name)

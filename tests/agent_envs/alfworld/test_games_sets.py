@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent_envs.alfworld import games
+from agent_envs.alfworld import game_set
 from agent_envs.alfworld.games import GameSet
 from agent_envs.alfworld.model import TaskType
 from agent_envs.errors import (
@@ -58,7 +58,7 @@ def test_types_told_by_the_index_are_those_of_the_goals(real_games: GameSet) -> 
 
 
 def test_compiled_games_are_shared_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(games, "COMPILED_LIMIT", 2)
+    monkeypatch.setattr(game_set, "COMPILED_LIMIT", 2)
     ids = [f"train/{PICK}-Mug-None-Shelf-1/trial_{n}" for n in range(4)]
     found = GameSet.from_games((task_id, "train", payload()) for task_id in ids)
     first = found.load(ids[0])
