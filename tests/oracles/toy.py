@@ -13,7 +13,7 @@ from random import Random
 from agent_envs.alfworld import engine
 from agent_envs.alfworld.compile import compile_game, domain_text, grammar_text
 from agent_envs.alfworld.goals import won
-from agent_envs.alfworld.model import Game, State, TaskType
+from agent_envs.alfworld.model import Game, PrivilegedView, State, TaskType
 
 OBJ, REC = "Mug", "Cabinet"
 _SENTENCE = "put some mug on cabinet"
@@ -246,3 +246,18 @@ def bare(state: State) -> State:
     return state._replace(
         at=(0,) * len(state.at), removed=(0,) * len(state.removed), on=0, sliced=0
     )
+
+
+def view(game: Game, state: State | None = None, steps_left: int | None = None) -> PrivilegedView:
+    """What the planner is shown; the start of the game if no state is given."""
+    return PrivilegedView(game, game.start if state is None else state, steps_left)
+
+
+def run_plan(game: Game, state: State, actions: tuple[str, ...]) -> State:
+    """Carry out `actions`; each must be admissible and accepted, and only the last may win."""
+    for action in actions:
+        assert not won(game, state)
+        assert action in engine.admissible(game, state)
+        state, _, accepted = engine.step(game, state, action)
+        assert accepted
+    return state
