@@ -9,24 +9,24 @@ be won, is not won at the start, and carries a shortest plan as its walkthrough.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agent_envs.alfworld.class_tables import class_tables_text, room_figures, room_figures_text
 from agent_envs.alfworld.compile import domain_text, grammar_text
-from agent_envs.alfworld.game_files import GAME_NAME, TRAJECTORY_NAME
+from agent_envs.alfworld.draws import Draws
+from agent_envs.alfworld.furnishing import draw_real_task, furnish_like_real
+from agent_envs.alfworld.game_archives import GAME_NAME, TRAJECTORY_NAME
 from agent_envs.alfworld.games import GameSet
 from agent_envs.alfworld.house import (
     ROOMS,
     ROOMS_EACH,
     UNSEEN_FROM,
-    Draws,
     Layout,
-    class_tables_text,
     make_layout,
 )
 from agent_envs.alfworld.household_source import PREFIX, Source, read_source
@@ -38,12 +38,14 @@ from agent_envs.alfworld.household_spec import (
     HouseholdSpec,
     InvalidSpec,
 )
-from agent_envs.alfworld.placement import Task, draw_task, furnish
+from agent_envs.alfworld.household_tree import write_games
+from agent_envs.alfworld.model import TaskType
+from agent_envs.alfworld.placement import Household, Task, draw_task, furnish
 from agent_envs.alfworld.problem_writer import payload, sentence, traj_data
 from agent_envs.alfworld.shortest import shortest_plan
 
 __all__ = [
-    "GENERATOR_VERSION",
+    "GENERATOR_VERSIONS",
     "SMALL",
     "SPLITS",
     "STANDARD",
@@ -58,8 +60,8 @@ __all__ = [
     "write_tree",
 ]
 
-GENERATOR_VERSION = 1
-"""Part of every stream's key; changes whenever the same seed would give other games."""
+GENERATOR_VERSIONS = {"plain": 1, "real-like": 2}
+"""Part of every stream's key; changes whenever the same seed would give other games of a style."""
 _TRIES = 200
 
 
@@ -71,8 +73,8 @@ class GeneratedGame(NamedTuple):
     traj_data: dict[str, Any]
 
 
-def _stream(*key: object) -> Draws:
-    return Draws(GENERATOR_VERSION, *key)
+def _version(extras: bool) -> int:
+    return GENERATOR_VERSIONS["real-like" if extras else "plain"]
 
 
 @lru_cache(maxsize=512)
@@ -80,7 +82,8 @@ def _layout(seed: int, room: str, number: int, receptacles: int | None, extras: 
     scene = ROOMS[room] + number
 
     def draw(attempt: int) -> Layout:
-        draws = _stream("layout", seed, receptacles, extras, scene, attempt)
+        key = ("layout", seed, receptacles, extras, scene, attempt)
+        draws = Draws(_version(extras), *key)
         return make_layout(room, scene, receptacles, extras, draws)
 
     if number < UNSEEN_FROM:
@@ -96,30 +99,50 @@ def _layout(seed: int, room: str, number: int, receptacles: int | None, extras: 
     )
 
 
-def _choose(seed: int, index: int, split: str, spec: HouseholdSpec) -> tuple[Layout, Task, Draws]:
+class _Choice(NamedTuple):
     """Room and task of one game, and the stream that goes on to place its objects."""
-    draws = _stream("game", seed, spec.key, split, index)
+
+    layout: Layout
+    task: Task
+    hidden: bool | None
+    draws: Draws
+
+    def furnish(self, spec: HouseholdSpec) -> Household:
+        furnisher = furnish_like_real if spec.extras else furnish
+        return furnisher(self.layout, self.task, spec, self.draws, self.hidden)
+
+
+def _choose(seed: int, index: int, split: str, spec: HouseholdSpec) -> _Choice:
+    draws = Draws(_version(spec.extras), "game", seed, spec.key, split, index)
     task_type = spec.task_types[index % len(spec.task_types)]
-    rooms = [room for room in ROOMS_FOR[task_type] if room in spec.rooms]
+    rooms = {room: n for room, n in _rooms(task_type, spec.extras).items() if room in spec.rooms}
+    hidden = None if spec.depth is None else draws.chance(spec.depth)
     for _ in range(_TRIES):
-        room = draws.choice(rooms)
+        room = draws.from_counts(rooms) if spec.extras else draws.choice(tuple(rooms))
         if split == "valid_unseen":
             number = UNSEEN_FROM + draws.below(ROOMS_EACH + 1 - UNSEEN_FROM)
         else:
             number = 1 + draws.below(UNSEEN_FROM - 1)
         layout = _layout(seed, room, number, spec.receptacles, spec.extras)
-        task = draw_task(layout, task_type, draws)
+        task = (draw_real_task if spec.extras else draw_task)(layout, task_type, draws, hidden)
         if task is not None:
-            return layout, task, draws
+            return _Choice(layout, task, hidden, draws)
     raise InvalidSpec(
         f"None of {_TRIES} rooms ({', '.join(rooms)}) can host {str(task_type)!r} under {spec}. "
         "Ask for more receptacles, more kinds of room or fewer task types."
     )
 
 
+@lru_cache(maxsize=16)
+def _rooms(task_type: TaskType, extras: bool) -> dict[str, int]:
+    """Kinds of room that host a task type, and how often."""
+    often = room_figures().tasks[task_type].rooms if extras else {}
+    return {room: often.get(room, 1) for room in ROOMS_FOR[task_type]}
+
+
 @lru_cache(maxsize=64)
 def _digest(seed: int, split: str, spec: HouseholdSpec) -> str:
-    key = repr((GENERATOR_VERSION, seed, spec.key, split))
+    key = repr((_version(spec.extras), seed, spec.key, split))
     return blake2b(key.encode(), digest_size=4).hexdigest()
 
 
@@ -138,8 +161,8 @@ def _check(seed: int, index: int, split: str) -> None:
 def task_id(seed: int, index: int, split: str, spec: HouseholdSpec = STANDARD) -> str:
     """The id that `generate_game` gives, without making the game (about 20 times cheaper)."""
     _check(seed, index, split)
-    layout, task, _ = _choose(seed, index, split, spec)
-    return _id(layout, task, split, _trial(seed, index, split, spec))
+    choice = _choose(seed, index, split, spec)
+    return _id(choice.layout, choice.task, split, _trial(seed, index, split, spec))
 
 
 def _id(layout: Layout, task: Task, split: str, trial: str) -> str:
@@ -161,11 +184,12 @@ def generate_game(
         InvalidSpec: a seed, index or split out of range, or a specification that cannot be met.
     """
     _check(seed, index, split)
-    layout, task, draws = _choose(seed, index, split, spec)
+    choice = _choose(seed, index, split, spec)
+    layout, task, draws = choice.layout, choice.task, choice.draws
     trial = _trial(seed, index, split, spec)
     words = sentence(task, draws.below(2))
     for _ in range(_TRIES):
-        household = furnish(layout, task, spec, draws)
+        household = choice.furnish(spec)
         plan = shortest_plan(household)
         if plan:
             number = draws.below(2**32)
@@ -217,8 +241,10 @@ def _payload(seed: int, index: int, split: str, spec: HouseholdSpec) -> dict[str
 
 def _manifest_hash(source: Source) -> str:
     """SHA-256 (hex) over everything that decides the games, which need not exist yet."""
-    made_by = (GENERATOR_VERSION, source.seed, source.counts, source.spec.key)
-    parts = (repr(made_by), domain_text(), grammar_text(), class_tables_text())
+    extras = source.spec.extras
+    made_by = (_version(extras), source.seed, source.counts, source.spec.key)
+    parts = [repr(made_by), domain_text(), grammar_text(), class_tables_text()]
+    parts += [room_figures_text()] if extras else []
     return sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -256,28 +282,36 @@ def write_tree(
     seed: int = 0,
     counts: Mapping[str, int] | None = None,
     spec: HouseholdSpec = STANDARD,
+    on_game: Callable[[bool], None] | None = None,
 ) -> int:
     """Write generated games as ALFWorld's own tree, and return their number.
 
     Below `out`: ``json_2.1.1/<split>/<task>/<trial>/{game.tw-pddl,traj_data.json}``. The arguments
-    are those of `generate_game_set`, and `GameSet.from_path(out)` has the same games.
+    are those of `generate_game_set`, and `GameSet.from_path(out)` has the same games. A tree of
+    the same seed and specification is completed: games that are there stay as they are, so an
+    interrupted call can be repeated, also with more games. At no time is there half a game.
+
+    Args:
+        on_game: called after each game, with whether it had to be written.
 
     Raises:
         InvalidSpec: as `generate_game_set`.
-        FileExistsError: `out` holds a tree already; nothing is written.
+        FileExistsError: `out` holds another tree already; nothing is written.
     """
     source = Source(seed, counts, spec)
-    root = Path(out) / "json_2.1.1"
-    if root.exists():
-        raise FileExistsError(
-            f"{root} exists; games of two sets must not mix. Remove it or choose another folder."
-        )
-    number = 0
-    for split, index in _indices(source):
+
+    def files(index: int, split: str) -> dict[str, Any]:
         game = generate_game(seed, index, split, spec)
-        folder = root.joinpath(*game.task_id.split("/"))
-        folder.mkdir(parents=True)
-        for name, content in ((GAME_NAME, game.payload), (TRAJECTORY_NAME, game.traj_data)):
-            (folder / name).write_text(json.dumps(content), encoding="utf-8", newline="\n")
-        number += 1
-    return number
+        return {GAME_NAME: game.payload, TRAJECTORY_NAME: game.traj_data}
+
+    return write_games(
+        Path(out),
+        (
+            (task_id(seed, index, split, spec), partial(files, index, split))
+            for split, index in _indices(source)
+        ),
+        (GAME_NAME, TRAJECTORY_NAME),
+        source=str(source),
+        content=_manifest_hash(Source(seed, {}, spec)),
+        on_game=on_game,
+    )

@@ -1,120 +1,18 @@
 """Rooms of generated households: which receptacles stand where.
 
 A layout is what all games of one scene share: receptacles, who shares a spot to stand on, and the
-scenery that nobody can pick up. Class frequencies, openable shares and shared spots follow the
-public games of ALFWorld (`data/class_tables.json`, docs/alfworld.md).
+scenery that nobody can pick up. Plain layouts follow the class tables, real-like ones also the
+room figures (agent_envs/alfworld/class_tables.py, docs/generated.md).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from hashlib import blake2b
-from importlib.resources import files
 from math import sqrt
-from random import Random
-from typing import TypeVar
 
-T = TypeVar("T")
-
-
-class Draws:
-    """Random draws from one stream, the same in every process and on every Python version.
-
-    Only `random.Random.random` promises a sequence that never changes, so everything else is
-    built on it.
-
-    >>> Draws("a", 1).below(1000) == Draws("a", 1).below(1000)
-    True
-    """
-
-    __slots__ = ("unit",)
-
-    def __init__(self, *key: object) -> None:
-        """Open the stream named by `key` (strings and integers)."""
-        digest = blake2b(repr(key).encode(), digest_size=16).digest()
-        self.unit: Callable[[], float] = Random(int.from_bytes(digest, "big")).random
-
-    def below(self, n: int) -> int:
-        """A uniform integer in [0, n)."""
-        return int(self.unit() * n)
-
-    def chance(self, p: float) -> bool:
-        """True with probability `p`."""
-        return self.unit() < p
-
-    def choice(self, items: Sequence[T]) -> T:
-        """A uniform element of a non-empty sequence."""
-        return items[int(self.unit() * len(items))]
-
-    def weighted(self, items: Sequence[T], weights: Sequence[float]) -> T:
-        """An element of a non-empty sequence with probability proportional to its weight."""
-        left = self.unit() * sum(weights)
-        for item, weight in zip(items, weights, strict=True):
-            left -= weight
-            if left < 0:
-                return item
-        return items[-1]
-
-    def count(self, low: int, mean: float, high: int) -> int:
-        """An integer in [low, high] with the given mean, spread wider than a binomial."""
-        if high <= low:
-            return low
-        p = (mean - low) / (high - low)
-        p = 2 * p * self.unit() if p <= 0.5 else 1 - 2 * (1 - p) * self.unit()
-        return low + sum(self.unit() < p for _ in range(high - low))
-
-
-@dataclass(frozen=True, slots=True)
-class ClassTables:
-    """Figures over the public games; see the `about` entry of the data file."""
-
-    receptacles: dict[str, dict[str, tuple[int, float, int]]]
-    """Room kind -> receptacle class -> fewest, mean, most."""
-    objects: dict[str, dict[str, tuple[float, float]]]
-    """Room kind -> object class -> share of rooms that have it, mean number where present."""
-    can: dict[str, frozenset[str]]
-    """Receptacle class -> object classes it may hold."""
-    starts: dict[str, dict[str, int]]
-    """Object class -> receptacle class -> how often one was found in the other at the start."""
-    properties: dict[str, frozenset[str]]
-    looked_at: frozenset[str]
-    openable: dict[str, float]
-    object_types: tuple[str, ...]
-    receptacle_types: tuple[str, ...]
-
-
-@lru_cache(maxsize=1)
-def class_tables_text() -> str:
-    """The shipped data file, read once."""
-    path = files("agent_envs.alfworld") / "data" / "class_tables.json"
-    return path.read_bytes().decode("utf-8")
-
-
-@lru_cache(maxsize=1)
-def class_tables() -> ClassTables:
-    """The shipped class tables."""
-    raw = json.loads(class_tables_text())
-    return ClassTables(
-        receptacles={
-            room: {c: (lo, mean, hi) for c, (lo, mean, hi) in table["receptacles"].items()}
-            for room, table in raw["rooms"].items()
-        },
-        objects={
-            room: {c: (share, mean) for c, (share, mean) in table["objects"].items()}
-            for room, table in raw["rooms"].items()
-        },
-        can={r: frozenset(objs) for r, objs in raw["can"].items()},
-        starts=raw["starts"],
-        properties={o: frozenset(names) for o, names in raw["properties"].items()},
-        looked_at=frozenset(raw["looked_at"]),
-        openable=raw["openable"],
-        object_types=tuple(raw["object_types"]),
-        receptacle_types=tuple(raw["receptacle_types"]),
-    )
-
+from agent_envs.alfworld.class_tables import KindFigures, class_tables, room_figures
+from agent_envs.alfworld.draws import Draws
 
 ROOMS = {"kitchen": 0, "livingroom": 200, "bedroom": 300, "bathroom": 400}
 """Room kind -> what is added to the number of a room to give its scene number."""
@@ -130,28 +28,14 @@ _CORE: dict[str, tuple[tuple[str, ...], ...]] = {
     "bathroom": (("SinkBasin",), ("Toilet",)),
 }
 
-# (class, classes it may stand next to, probability): one spot serves both.
-_SHARED_SPOTS: dict[str, tuple[tuple[str, ...], float]] = {
-    "CoffeeMachine": (("CounterTop", "DiningTable"), 0.35),
-    "Toaster": (("CounterTop",), 0.2),
-    "Drawer": (("Drawer", "Desk", "Dresser", "SideTable"), 0.17),
-    "Cabinet": (("Cabinet", "Drawer", "StoveBurner"), 0.15),
-    "Shelf": (("Shelf", "TVStand"), 0.15),
-    "GarbageCan": (("Cabinet", "StoveBurner", "ToiletPaperHanger"), 0.05),
-    "HandTowelHolder": (("TowelHolder",), 0.04),
-}
-_BURNER_PAIR = 0.95
-_FEWEST = 6  # receptacles in the barest real room
-
-# (class, neighbour class, probability): what is in the first is also listed in the second.
-_OVERLAPS: tuple[tuple[str, str, float], ...] = (
-    ("StoveBurner", "StoveBurner", 0.5),
-    ("CoffeeMachine", "CounterTop", 0.3),
-    ("CounterTop", "StoveBurner", 0.06),
-    ("Shelf", "Desk", 0.15),
-    ("CounterTop", "SinkBasin", 0.01),
-    ("Dresser", "Safe", 0.05),
+# What can stand at the spot of something else comes after it.
+_LATE = frozenset(
+    ("Cabinet", "CoffeeMachine", "Drawer", "GarbageCan", "HandTowelHolder", "Shelf", "Toaster")
 )
+_CROWDED = 0.1
+"""Chance that the spot to share may be one that is shared already."""
+_FEWEST = 6  # receptacles in the barest real room
+_FLOOR_SPOTS = 12
 
 _HEIGHTS = {
     "Cabinet": 1.3, "CounterTop": 0.94, "SinkBasin": 0.84, "Microwave": 1.3, "StoveBurner": 0.94,
@@ -213,6 +97,8 @@ class Layout:
     locations: tuple[str, ...]
     start_spots: tuple[str, ...]
     """Locations without a receptacle, one of which a game starts at; not in `locations`."""
+    floor_spots: tuple[str, ...]
+    """Locations without a receptacle where objects can lie about; not in `locations`."""
     overlaps: tuple[tuple[int, int, float], ...]
     """(receptacle, receptacle, probability that something in the first is listed in both)."""
     by_class: dict[str, tuple[int, ...]]
@@ -223,13 +109,27 @@ class Layout:
         return tuple(sorted((cls, len(found)) for cls, found in self.by_class.items()))
 
 
-def _classes(room: str, size: int | None, draws: Draws) -> list[str]:
+def placed_late(cls: str) -> tuple[bool, str]:
+    """Sort key of the order in which the receptacles of a room are placed."""
+    return cls in _LATE, cls
+
+
+def _classes(room: str, size: int | None, real_like: bool, draws: Draws) -> list[str]:
+    if size is not None:
+        return _classes_of(room, size, draws)
     table = class_tables().receptacles[room]
-    if size is None:
-        while True:
+    while True:
+        if real_like:
+            found = room_figures().rooms[room].receptacles
+            counts = {cls: draws.from_counts(numbers) for cls, numbers in found.items()}
+        else:
             counts = {cls: draws.count(lo, mean, hi) for cls, (lo, mean, hi) in table.items()}
-            if sum(counts.values()) >= _FEWEST:
-                return [cls for cls, n in counts.items() for _ in range(n)]
+        if sum(counts.values()) >= _FEWEST:
+            return [cls for cls, n in counts.items() for _ in range(n)]
+
+
+def _classes_of(room: str, size: int, draws: Draws) -> list[str]:
+    table = class_tables().receptacles[room]
     chosen = [draws.choice(options) for options in _CORE[room]][:size]
     # The square root keeps the many cabinets and drawers from filling a small room.
     weights = {cls: sqrt(mean) for cls, (_, mean, _) in table.items()}
@@ -277,22 +177,35 @@ class _Floor:
                 self.used.add(name)
                 return name
 
+    def somewhere(self) -> str:
+        """A new location id anywhere on the floor."""
+        half = self.half
+        x, z = ((2 * self.draws.unit() - 1) * half for _ in range(2))
+        return self.stand((x, 0.0, z))
+
     def new_location(self, spot: tuple[float, float, float]) -> int:
         self.locations.append(self.stand(spot))
         return len(self.locations) - 1
 
 
 def _neighbour(
-    cls: str, done: Sequence[Receptacle], draws: Draws, unpaired: list[int]
+    cls: str, done: Sequence[Receptacle], shared: dict[str, dict[str, float]], draws: Draws
 ) -> int | None:
     """Location that a new receptacle of class `cls` shares, or None for one of its own."""
-    if cls == "StoveBurner":
-        if unpaired and draws.chance(_BURNER_PAIR):
-            return unpaired.pop()
-        return None
-    classes, p = _SHARED_SPOTS.get(cls, ((), 0.0))
-    near = [r.loc for r in done if r.cls in classes]
-    return draws.choice(near) if near and draws.chance(p) else None
+    left = draws.unit()
+    for other, p in shared.get(cls, {}).items():
+        near = [r.loc for r in done if r.cls == other]
+        alone = [loc for loc in near if sum(r.loc == loc for r in done) == 1]
+        if cls == other == "StoveBurner":
+            near = alone  # pairs, and `p` is the chance to find the other of a pair
+        elif not draws.chance(_CROWDED):
+            near = alone
+        if not near:
+            continue
+        left -= p
+        if left < 0:
+            return draws.choice(near)
+    return None
 
 
 def make_layout(room: str, scene: int, size: int | None, real_like: bool, draws: Draws) -> Layout:
@@ -305,20 +218,16 @@ def make_layout(room: str, scene: int, size: int | None, real_like: bool, draws:
         real_like: also draw shared locations, receptacles that overlap, and scenery.
         draws: the stream to draw from.
     """
-    tables = class_tables()
-    classes = _classes(room, size, draws)
+    tables, figures = class_tables(), room_figures().rooms[room]
+    classes = _classes(room, size, real_like, draws)
     floor = _Floor(draws, len(classes))
     receptacles: list[Receptacle] = []
-    unpaired: list[int] = []
-    # Work surfaces first: what may share their spot can then find them.
-    for cls in sorted(classes, key=lambda c: (c in _SHARED_SPOTS, c)):
+    for cls in sorted(classes, key=placed_late):
         stem, suffix = (cls[:-5], f"_bar_{cls}") if cls.endswith("Basin") else (cls, "")
         name, spot = floor.fresh(stem, _HEIGHTS.get(cls, 0.1), suffix)
-        loc = _neighbour(cls, receptacles, draws, unpaired) if real_like else None
+        loc = _neighbour(cls, receptacles, figures.shared, draws) if real_like else None
         if loc is None:
             loc = floor.new_location(spot)
-            if cls == "StoveBurner":
-                unpaired.append(loc)
         openable = draws.chance(tables.openable.get(cls, 0.0))
         receptacles.append(Receptacle(name, cls, openable, loc, spot))
     receptacles.sort(key=lambda r: r.id)
@@ -329,35 +238,43 @@ def make_layout(room: str, scene: int, size: int | None, real_like: bool, draws:
         room=room,
         scene=scene,
         receptacles=tuple(receptacles),
-        scenery=tuple(_scenery(room, floor)) if real_like else (),
+        scenery=tuple(_scenery(figures, floor)) if real_like else (),
         start_spots=tuple(floor.stand((0.0, 0.0, 0.0)) for _ in range(4)),
+        floor_spots=tuple(floor.somewhere() for _ in range(_FLOOR_SPOTS if real_like else 0)),
         locations=tuple(floor.locations),
-        overlaps=tuple(_overlaps(receptacles, by_class, draws)) if real_like else (),
+        overlaps=tuple(_overlaps(figures, receptacles, by_class, draws)) if real_like else (),
         by_class={cls: tuple(found) for cls, found in sorted(by_class.items())},
     )
 
 
-def _scenery(room: str, floor: _Floor) -> Iterable[Scenery]:
-    tables = class_tables()
-    for cls, (share, mean) in tables.objects[room].items():
-        if "pickupable" in tables.properties.get(cls, ()) or cls in tables.starts:
-            continue
-        if not floor.draws.chance(share):
-            continue
-        loc = -1
-        for _ in range(floor.draws.count(1, mean, 4)):
+def _scenery(figures: KindFigures, floor: _Floor) -> Iterable[Scenery]:
+    draws, beside = floor.draws, len(floor.locations)
+    for cls, found in figures.scenery.items():
+        free = -1
+        for _ in range(draws.from_counts(found.counts)):
             name, spot = floor.fresh(cls, _SCENERY_HEIGHTS.get(cls, 0.3), "")
-            if loc < 0 or floor.draws.chance(0.5):
-                loc = floor.new_location(spot)
-            yield Scenery(name, cls, loc)
+            if draws.chance(found.at):
+                yield Scenery(name, cls, draws.below(beside))
+                continue
+            if free < 0 or draws.chance(found.own):
+                free = floor.new_location(spot)
+            yield Scenery(name, cls, free)
 
 
 def _overlaps(
-    receptacles: Sequence[Receptacle], by_class: dict[str, list[int]], draws: Draws
+    figures: KindFigures,
+    receptacles: Sequence[Receptacle],
+    by_class: dict[str, list[int]],
+    draws: Draws,
 ) -> Iterable[tuple[int, int, float]]:
-    for first, second, p in _OVERLAPS:
-        for a in by_class.get(first, ()):
-            near = [b for b in by_class.get(second, ()) if b != a]
-            same = [b for b in near if receptacles[b].loc == receptacles[a].loc]
-            if near:
-                yield a, draws.choice(same or near), p
+    for one, two, rooms, number, p in figures.listed_twice:
+        pairs = [(a, b) for a in by_class.get(one, ()) for b in by_class.get(two, ())]
+        pairs = [(a, b) for a, b in pairs if (a < b if one == two else True)]
+        if not pairs or not draws.chance(rooms):
+            continue
+        # Neighbours first: what stands at one spot is near.
+        pairs = draws.shuffled(pairs)
+        pairs.sort(key=lambda pair: receptacles[pair[0]].loc != receptacles[pair[1]].loc)
+        for a, b in pairs[: int(number + draws.unit())]:
+            yield a, b, p
+            yield b, a, p

@@ -22,7 +22,7 @@ from agent_envs.alfworld.model import TaskType
 PREFIX = "generated:"
 DEFAULT_COUNTS = (("train", 2000), ("valid_seen", 500), ("valid_unseen", 500))
 _REAL = "real"  # spelling of None: as many as real rooms have
-_KEYS = ("seed", *SPLITS, "receptacles", "objects", "task_types", "rooms")
+_KEYS = ("seed", *SPLITS, "receptacles", "objects", "distractors", "depth", "task_types", "rooms")
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -60,6 +60,10 @@ class Source:
             value = getattr(spec, name)
             if value != getattr(preset, name):
                 words.append(f"{name}={_REAL if value is None else value}")
+        if spec.distractors is not None:
+            words.append(f"distractors={spec.distractors}")
+        if spec.depth is not None:
+            words.append(f"depth={spec.depth!r}")
         if spec.task_types != preset.task_types:
             words.append(f"task_types={','.join(spec.task_types)}")
         if spec.rooms != preset.rooms:
@@ -93,8 +97,10 @@ def read_source(text: str) -> Source:
             raise InvalidSpec(f"{key!r} is given twice in {text!r}; give it once.")
         if key in ("seed", *SPLITS):
             numbers[key] = _whole(key, value, text)
-        elif key in ("receptacles", "objects"):
+        elif key in ("receptacles", "objects", "distractors"):
             fields[key] = None if value == _REAL else _whole(key, value, text)
+        elif key == "depth":
+            fields[key] = None if value == _REAL else _share(key, value, text)
         elif key == "task_types":
             fields[key] = tuple(_task_type(name, text) for name in value.split(","))
         elif key == "rooms":
@@ -105,6 +111,8 @@ def read_source(text: str) -> Source:
                 f"Unknown key {key!r} in {text!r}; did you mean {near[0]!r}? Keys: "
                 f"{', '.join(_KEYS)}."
             )
+    if fields.get("distractors") is not None:
+        fields.setdefault("objects", None)
     seed = numbers.pop("seed", 0)
     return Source(seed, dict(DEFAULT_COUNTS) | numbers, replace(PRESETS[preset], **fields))
 
@@ -113,6 +121,13 @@ def _whole(key: str, value: str, text: str) -> int:
     if not (value.isascii() and value.isdigit()) or len(value) > 18:
         raise InvalidSpec(f"{key} is {value!r} in {text!r}; give a whole number from 0 up.")
     return int(value)
+
+
+def _share(key: str, value: str, text: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise InvalidSpec(f"{key} is {value!r} in {text!r}; give a share from 0 to 1.") from None
 
 
 def _task_type(name: str, text: str) -> TaskType:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+from agent_envs.alfworld.class_tables import class_tables
 from agent_envs.alfworld.compile import domain_text, grammar_text
-from agent_envs.alfworld.house import class_tables
 from agent_envs.alfworld.model import TaskType
 from agent_envs.alfworld.placement import Household, Task, classes_present
 from agent_envs.alfworld.shortest import Stop, commands
@@ -141,8 +141,14 @@ def _declarations(household: Household) -> Iterator[str]:
         yield f"{item.id} - object"
     for r in layout.receptacles:
         yield f"{r.id} - receptacle"
-    for loc in (*layout.locations, household.start):
+    for loc in (*layout.locations, household.start, *_spots(household)):
         yield f"{loc} - location"
+
+
+def _spots(household: Household) -> list[str]:
+    """Locations of things that are nothing else's, each once."""
+    used = {thing.spot for thing in household.things if thing.spot is not None}
+    return sorted(used - {*household.layout.locations, household.start})
 
 
 def _facts(household: Household) -> Iterator[str]:
@@ -166,7 +172,7 @@ def _facts(household: Household) -> Iterator[str]:
             yield f"{name} {thing.id}"
         for place in thing.where:
             yield f"inReceptacle {thing.id} {receptacles[place].id}"
-        yield f"objectAtLocation {thing.id} {layout.locations[receptacles[thing.where[0]].loc]}"
+        yield f"objectAtLocation {thing.id} {household.location(thing)}"
         if thing.cool:
             yield f"isCool {thing.id}"
         if thing.inside is not None:

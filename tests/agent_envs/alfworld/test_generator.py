@@ -1,13 +1,14 @@
 """Generated households: one game.
 
 Promises: the same (seed, split, index, specification) gives the same bytes in every process;
-every game can be won, is not won at the start, and its walkthrough is a shortest plan; games of
-all six types load in the original engine and are won there; splits share neither games nor, for
-valid_unseen, rooms; the task sentence says no more than the public ones do.
+every game can be won, is not won at the start, and its walkthrough is a shortest plan; splits
+share neither games nor, for valid_unseen, rooms; the task sentence says no more than the public
+ones do. In numbers, and in the original engine: test_generator_games.py.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from statistics import mean
@@ -15,6 +16,7 @@ from statistics import mean
 import pytest
 
 from agent_envs.alfworld.compile import compile_game
+from agent_envs.alfworld.draws import Draws
 from agent_envs.alfworld.engine import admissible, step
 from agent_envs.alfworld.games import GameSet
 from agent_envs.alfworld.generator import (
@@ -27,14 +29,17 @@ from agent_envs.alfworld.generator import (
     task_id,
 )
 from agent_envs.alfworld.goals import won
-from agent_envs.alfworld.house import Draws
-from agent_envs.alfworld.model import Game, PrivilegedView, TaskType
+from agent_envs.alfworld.model import Game, TaskType
 from agent_envs.alfworld.problem_writer import SENTENCES
 from agent_envs.alfworld.text import intro
 from tests.support import full_count, run_python
 
-# Over 72 games. When it changes, the same seed gives other games: raise GENERATOR_VERSION.
-GOLDEN = "2307462a52f148bf159594d7ec3f843c31b4389ca8f8b639ec2cc484e33911b4"
+# Over 36 games each. When one changes, the same seed gives other games of that style: raise its
+# number in GENERATOR_VERSIONS. What learnt on small games is compared by their hash.
+GOLDEN = {
+    "SMALL": "9294c05da1d342f045bc99e44f4ddbf113e890d83bbca717cc177b09c9454833",
+    "STANDARD": "b1d2bfde9b10a24140931d6a2085af2d2631706aa711080d1fcbd7b0f8c77d22",
+}
 
 # Small rooms with every awkwardness of real ones: brute force still reaches all plans.
 AWKWARD = HouseholdSpec(receptacles=7, objects=8, extras=True)
@@ -43,16 +48,17 @@ PRESETS = {"small": SMALL, "standard": STANDARD, "awkward": AWKWARD}
 DIGEST = """
 import hashlib, json
 from agent_envs.alfworld.generator import SMALL, STANDARD, SPLITS, generate_game
-digest = hashlib.sha256()
-for spec in (SMALL, STANDARD):
-    games = {}
+digests = {}
+for name, spec in ORDER([("SMALL", SMALL), ("STANDARD", STANDARD)]):
+    games, digest = {}, hashlib.sha256()
     for split in ORDER(SPLITS):
         for index in ORDER(range(12)):
             games[split, index] = generate_game(3, index, split, spec)
-    for key in sorted(games):
-        task_id, payload, trajectory = games[key]
-        digest.update(json.dumps([task_id, payload, trajectory]).encode())
-print(digest.hexdigest())
+    for split in SPLITS:
+        for index in range(12):
+            digest.update(json.dumps(list(games[split, index])).encode())
+    digests[name] = digest.hexdigest()
+print(json.dumps(digests))
 """
 
 
@@ -80,8 +86,8 @@ def shortest_length(game: Game) -> int:
     ("hash_seed", "order"), [("0", "list"), ("4711", "lambda s: list(s)[::-1]")]
 )
 def test_same_bytes_in_every_process_and_order(hash_seed: str, order: str) -> None:
-    digest = run_python(DIGEST.replace("ORDER", f"({order})"), env={"PYTHONHASHSEED": hash_seed})
-    assert digest.strip() == GOLDEN
+    digests = run_python(DIGEST.replace("ORDER", f"({order})"), env={"PYTHONHASHSEED": hash_seed})
+    assert json.loads(digests) == GOLDEN
 
 
 def test_o12_seed_zero_and_one_differ() -> None:
@@ -122,17 +128,6 @@ def test_walkthrough_is_shortest_by_brute_force(preset: str) -> None:
         assert len(game.walkthrough) == shortest_length(game), game.walkthrough
 
 
-@pytest.mark.parametrize("preset", ["standard", "awkward"])
-def test_walkthrough_is_shortest_by_the_planner(preset: str) -> None:
-    from oracles.alfworld_planner import ALFWorldPlanner
-
-    planner = ALFWorldPlanner()
-    for game in games(PRESETS[preset], full_count(36, 120), seed=2):
-        assert game.walkthrough is not None
-        plan = planner.plan(PrivilegedView(game, game.start, None))
-        assert len(plan.actions) == len(game.walkthrough), (plan, game.walkthrough)
-
-
 def test_small_games_fit_the_short_horizon_and_have_no_dead_ends() -> None:
     for game in games(SMALL, 60):
         assert (len(game.recs), len(game.objs)) == (8, 8)
@@ -142,22 +137,6 @@ def test_small_games_fit_the_short_horizon_and_have_no_dead_ends() -> None:
         for held in game.can_hold:
             somewhere |= held
         assert game.pickupable & ~somewhere == 0
-
-
-def test_standard_games_are_like_the_public_ones() -> None:
-    # Public games: 23.5 receptacles (6-54), 41.7 objects (17-73), 74 % with receptacles that
-    # share a spot, 39 % with an object listed twice, drawers openable in 84 % of cases.
-    found = games(STANDARD, 240)
-    assert 21 < mean(len(g.recs) for g in found) < 26
-    assert 37 < mean(len(g.objs) for g in found) < 46
-    assert min(len(g.recs) for g in found) >= 6
-    assert 0.6 < mean(any(len(here) > 1 for here in g.recs_at) for g in found) < 0.9
-    listed = [Counter(i for m in g.start.contents for i in range(80) if m >> i & 1) for g in found]
-    assert 0.25 < mean(max(counts.values()) > 1 for counts in listed) < 0.55
-    drawers = [
-        g.openable >> i & 1 for g in found for i, c in enumerate(g.rec_class) if c == "drawer"
-    ]
-    assert 0.75 < mean(drawers) < 0.93
 
 
 def test_agent_starts_where_no_receptacle_is() -> None:
@@ -274,6 +253,11 @@ def test_rooms_do_not_depend_on_the_tasks_wanted() -> None:
         ({"receptacles": 8.0}, "receptacles"),
         ({"objects": 0}, "objects"),
         ({"objects": True}, "objects"),
+        ({"distractors": -1}, "distractors"),
+        ({"objects": 8, "distractors": 4}, "distractors"),
+        ({"depth": 1.5}, "depth"),
+        ({"depth": float("nan")}, "depth"),
+        ({"depth": True}, "depth"),
         ({"rooms": ()}, "rooms"),
         ({"rooms": ("garage",)}, "garage"),
         ({"rooms": ("kitchen", "kitchen")}, "rooms"),
@@ -323,26 +307,3 @@ def test_draws_weighted_follows_the_weights() -> None:
     counts = Counter(draws.weighted("abc", (1, 0, 3)) for _ in range(4000))
     assert counts["b"] == 0
     assert 0.7 < counts["c"] / 4000 < 0.8
-
-
-@pytest.mark.reference
-@pytest.mark.parametrize("index", range(12))
-def test_original_engine_plays_and_wins(reference: None, index: int) -> None:
-    """Two games of each type, plain and awkward, in step with the native engine."""
-    from agent_envs.alfworld.textworld_engine import TextWorldGame
-
-    # A full-size kitchen takes the original engine many seconds to load.
-    large = index in (6, 8) or full_count(0, 1)
-    spec = SMALL if index < 6 else STANDARD if large else AWKWARD
-    made = generate_game(5, index, SPLITS[index % 3], spec)
-    game = compile_game(made.payload)
-    with TextWorldGame(made.payload) as original:
-        reply, state = original.reset(), game.start
-        assert reply.observation.strip() == intro(game, state).strip()
-        for command in made.payload["walkthrough"]:
-            assert not reply.won
-            assert reply.admissible == admissible(game, state)
-            state, feedback, _ = step(game, state, command)
-            reply = original.step(command)
-            assert reply.observation.strip() == feedback.strip()
-        assert reply.won

@@ -1,8 +1,7 @@
-"""Generated households: sets of games, the texts that name them, and the written tree."""
+"""Generated households: sets of games, and the texts that name them."""
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent_envs.alfworld import generator
 from agent_envs.alfworld.env import ALFWorldEnv
-from agent_envs.alfworld.games import GameSet, load_game_set
+from agent_envs.alfworld.games import load_game_set
 from agent_envs.alfworld.generator import (
     SMALL,
     SPLITS,
@@ -22,7 +21,6 @@ from agent_envs.alfworld.generator import (
     default_game_set,
     generate_game_set,
     parse_source,
-    write_tree,
 )
 from agent_envs.alfworld.household_source import Source, read_source
 from agent_envs.alfworld.household_spec import ROOMS_FOR
@@ -94,40 +92,6 @@ def test_set_can_be_sent_to_another_process() -> None:
     assert there.load(name).revision == games.load(name).revision
 
 
-@pytest.mark.parametrize("spec", [SMALL, STANDARD], ids=["small", "standard"])
-def test_written_tree_holds_equal_games(tmp_path: Path, spec: HouseholdSpec) -> None:
-    assert write_tree(tmp_path / "out", seed=3, counts=COUNTS, spec=spec) == 19
-    made, read = generate_game_set(3, COUNTS, spec), GameSet.from_path(tmp_path / "out")
-    assert read.task_ids() == made.task_ids()
-    assert read.skipped == ()
-    for name in made.task_ids():
-        assert read.meta(name) == made.meta(name)
-        assert read.payload(name) == made.payload(name)
-        assert read.load(name).revision == made.load(name).revision
-        assert read.walkthrough(name) == made.walkthrough(name)
-        folder = (tmp_path / "out" / "json_2.1.1").joinpath(*name.split("/"))
-        trajectory = json.loads((folder / "traj_data.json").read_text("utf-8"))
-        assert trajectory["task_type"] == made.meta(name).task_type
-        assert sorted(path.name for path in folder.iterdir()) == ["game.tw-pddl", "traj_data.json"]
-
-
-def test_tree_is_the_same_twice_and_never_overwritten(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        write_tree(tmp_path / name, seed=1, counts={"train": 6}, spec=SMALL)
-    files = [
-        {
-            path.relative_to(tmp_path / name): path.read_bytes()
-            for path in (tmp_path / name).rglob("*.*")
-            if path.is_file()
-        }
-        for name in ("a", "b")
-    ]
-    assert files[0] == files[1]
-    assert len(files[0]) == 12
-    with pytest.raises(FileExistsError, match="a/json_2"):
-        write_tree(tmp_path / "a", seed=1, counts={"train": 6}, spec=SMALL)
-
-
 def test_source_text_names_a_set_wherever_a_path_does(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "generated:small?seed=1&train=12&valid_seen=6&valid_unseen=0"
     games = load_game_set(text)
@@ -170,6 +134,9 @@ def test_env_plays_a_generated_set_to_the_end() -> None:
         ("generated:small?task_types=juggle", "juggle"),
         ("generated:small?receptacles=2", "receptacles"),
         ("generated:small?rooms=kitchen", "look_at_obj_in_light"),
+        ("generated:standard?depth=deep", "depth"),
+        ("generated:standard?depth=2", "depth"),
+        ("generated:small?objects=8&distractors=3", "distractors"),
     ],
 )
 def test_wrong_source_text_is_refused(text: str, named: str) -> None:
@@ -191,6 +158,8 @@ def test_wrong_counts_are_refused(counts: dict[str, int]) -> None:
     task_types=st.lists(st.sampled_from(list(TaskType)), min_size=1, unique=True),
     spare=st.lists(st.sampled_from(["bedroom", "bathroom"]), unique=True),
     extras=st.booleans(),
+    distractors=st.none() | st.integers(0, 57),
+    depth=st.none() | st.floats(0, 1),
 )
 def test_source_text_round_trip(
     seed: int,
@@ -200,8 +169,14 @@ def test_source_text_round_trip(
     task_types: list[TaskType],
     spare: list[str],
     extras: bool,
+    distractors: int | None,
+    depth: float | None,
 ) -> None:
     rooms = {ROOMS_FOR[kind][0]: None for kind in task_types} | dict.fromkeys(spare)
-    spec = HouseholdSpec(receptacles, objects, tuple(task_types), tuple(rooms), extras)
+    if distractors is not None:
+        objects = None
+    spec = HouseholdSpec(
+        receptacles, objects, tuple(task_types), tuple(rooms), extras, distractors, depth
+    )
     source = Source(seed, counts, spec)
     assert read_source(str(source)) == source
