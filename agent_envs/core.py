@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import gymnasium
@@ -305,15 +306,16 @@ class TextEnv(gymnasium.Env[str, str], ABC):
             raise TypeError(f"_info_static must give {sorted(_STATIC_KEYS)}, got {sorted(static)}")
         static["action_templates"] = tuple(static["action_templates"])
         static["provenance"] = FrozenDict(static["provenance"])
-        return {"task_id": task_id, **static}
+        return _shared((("task_id", task_id), *static.items()))
 
     def _info(self) -> Info:
         info = self._static.copy()
+        limit = self._max_steps
         info["admissible_actions"] = self._admissible()
         info["command_valid"] = self._command_valid
         info["success"] = self._success
         info["score"] = self._score
-        info["steps_left"] = None if self._max_steps is None else self._max_steps - self._taken
+        info["steps_left"] = None if limit is None else limit - self._taken
         info["stop_reason"] = self._stop_reason
         if self._extras:
             info["observation_extras"] = self._observation_extras()
@@ -408,6 +410,11 @@ class TextEnv(gymnasium.Env[str, str], ABC):
                 value = copy.deepcopy(value, memo)
             new.__dict__[name] = value
         return new
+
+
+@lru_cache(maxsize=1024)  # envs that play the same task share it; nothing changes it
+def _shared(items: tuple[tuple[str, Any], ...]) -> Info:
+    return dict(items)
 
 
 def _numbers_of(rng: np.random.Generator | None) -> Any:

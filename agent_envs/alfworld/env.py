@@ -167,8 +167,9 @@ class ALFWorldEnv(TextEnv):
 
     def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
         engine, game = self._engine, self._game
-        self._state, text, accepted = engine.step(game, self._state, command)
-        if engine.won(game, self._state):
+        state, text, accepted = engine.step(game, self._state, command)
+        self._state = state
+        if engine.won(game, state):
             return text, 1.0, True, 1.0, accepted
         return text, 0.0, False, 0.0, accepted
 
