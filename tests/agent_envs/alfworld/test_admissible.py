@@ -57,6 +57,7 @@ def accepted_ones(game: Game, state: State) -> tuple[str, ...]:
 
 
 TOY = toy()
+OLDER = toy(generation="put")  # the same things, so the same states
 OBJS = (1 << len(TOY.objs)) - 1
 RECS = (1 << len(TOY.recs)) - 1
 
@@ -81,6 +82,7 @@ def any_state(draw: st.DrawFn) -> State:
 @given(any_state())
 def test_in_any_state_of_the_household_of_oddities(state: State) -> None:
     assert admissible(TOY, state) == accepted_ones(TOY, state)
+    assert admissible(OLDER, state) == accepted_ones(OLDER, state)
 
 
 @given(any_state(), st.text(max_size=40))

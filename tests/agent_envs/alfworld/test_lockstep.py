@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from types import TracebackType
 
+import gymnasium
 import pytest
 
 from agent_envs.alfworld import lockstep as module
@@ -164,6 +165,26 @@ def test_o7_what_is_no_command_is_refused_and_the_next_one_works(
     state, text, accepted = step(game, state, "go to desk 1")
     assert accepted
     assert text.startswith("You arrive at ")
+
+
+@BOTH
+def test_o7_the_env_survives_a_run_of_hostile_texts(generation: str) -> None:
+    """Each spends a step, changes nothing and says so; then the game goes on."""
+    task = "train/pick_two_obj_and_place-Mug-None-Desk-1/t"
+    games = GameSet.from_games([(task, "train", payload(GOALS["two"], generation=generation))])
+    env = gymnasium.make("SeroALFWorld-v0", data=games)
+    _, info = env.reset(options={"task_id": task})
+    start, commands = env.unwrapped.privileged().state, info["admissible_actions"]
+    for number, text in enumerate((*HOSTILE.values(), "go to desk 1 then take pen 1 from desk 1")):
+        answer, reward, over, cut, info = env.step(text)
+        assert (answer, reward, over, cut) == (REFUSAL, 0.0, False, False)
+        assert info["command_valid"] is False
+        assert info["steps_left"] == 49 - number
+        assert info["admissible_actions"] == commands
+        assert env.unwrapped.privileged().state == start
+    answer, _, _, _, info = env.step("go to desk 1")
+    assert info["command_valid"]
+    assert answer.endswith("On the desk 1, you see a desklamp 1, and a pen 1.")
 
 
 @pytest.mark.parametrize(
