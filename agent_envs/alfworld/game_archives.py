@@ -167,15 +167,15 @@ def _trajectory_core(data: bytes) -> bytes:
 
 
 def task_sentences(trajectory: Any) -> tuple[str, ...]:
-    """What people wrote of the task, blanks tidied up; none if the trajectory has none.
+    """What people wrote of the task, to the blank; none if the trajectory has none.
 
     >>> task_sentences({"turk_annotations": {"anns": [{"task_desc": "Heat an egg. "}]}})
-    ('Heat an egg.',)
+    ('Heat an egg. ',)
     """
     found = (trajectory.get("turk_annotations") or {}).get("anns") or ()
     sentences = (ann.get("task_desc") for ann in found if isinstance(ann, dict))
-    tidy = (" ".join(text.split()) for text in sentences if isinstance(text, str))
-    return tuple(text for text in tidy if text and _is_unicode(text))
+    texts = (text for text in sentences if isinstance(text, str))
+    return tuple(text for text in texts if text.strip() and _is_unicode(text))
 
 
 def _is_unicode(text: str) -> bool:

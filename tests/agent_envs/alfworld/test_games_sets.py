@@ -153,7 +153,8 @@ def test_annotations_are_what_people_wrote(tmp_path: Path) -> None:
         for name in ("game.tw-pddl", "traj_data.json"):
             add(tar, f"{TREE}/train/{GOOD}/{name}", (split / GOOD / name).read_bytes())
     for found in (GameSet.from_path(tmp_path / TREE), GameSet.from_path(archive)):
-        assert found.annotations(f"train/{GOOD}") == ("Put a mug on the shelf.", "move the cup")
+        wanted = (" Put a mug\n on the shelf. ", "move the cup")
+        assert found.annotations(f"train/{GOOD}") == wanted
     found = GameSet.from_path(tmp_path / TREE)
     assert found.annotations(f"train/{GOOD}2") == ()
     assert found.annotations(f"train/{GOOD}3") == ()
