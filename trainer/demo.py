@@ -39,8 +39,12 @@ class Arm(StrEnum):
     SERO = "grpo_sero"
     """GRPO with SERO's branches."""
     FORMAT = "format_only"
-    """The control: trains the format of the policy's own well-formed replies, as SERO's loss
-    also does, and no decision."""
+    """A control: trains the format of the policy's own well-formed replies, as SERO's loss also
+    does, and no decision."""
+    GRPO_FORMAT = "grpo_format"
+    """A control: GRPO with that format loss in the place of SERO's. Where replies are well-formed
+    already the loss of `FORMAT` is nearly 0, and AdamW, which scales every gradient alike, turns
+    what is left of it into steps of full size; beside GRPO's gradient it stays small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +94,7 @@ class DemoRecipe:
     sero_weight: float = 0.1
     """Weight of SERO's loss."""
     format_weight: float = 0.1
-    """Weight of the control's loss."""
-    format_keeps_base: bool = False
-    """Make the control GRPO plus the format term instead of the format term alone."""
+    """Weight of the controls' format loss."""
     threads: int = 1
     """Threads of torch."""
 
@@ -110,8 +112,9 @@ class DemoRecipe:
             Arm.WARM: AuxiliaryConfig(),
             Arm.GRPO: AuxiliaryConfig(),
             Arm.SERO: AuxiliaryConfig(name="sero", weight=self.sero_weight),
-            Arm.FORMAT: AuxiliaryConfig(
-                name="format_only", weight=self.format_weight, keep_base=self.format_keeps_base
+            Arm.FORMAT: AuxiliaryConfig(name="format_only", weight=self.format_weight),
+            Arm.GRPO_FORMAT: AuxiliaryConfig(
+                name="format_only", weight=self.format_weight, keep_base=True
             ),
         }[arm]
         each = self.held_out // len(HELD_OUT)

@@ -27,9 +27,11 @@ Progress = Callable[[Mapping[tuple[int, Arm], int]], None]
 
 PAIRS = (
     (Arm.SERO, Arm.GRPO),
+    (Arm.SERO, Arm.GRPO_FORMAT),
     (Arm.SERO, Arm.FORMAT),
     (Arm.SERO, Arm.WARM),
     (Arm.GRPO, Arm.WARM),
+    (Arm.GRPO_FORMAT, Arm.GRPO),
     (Arm.FORMAT, Arm.WARM),
 )
 """Which arms are compared: the first minus the second."""

@@ -5,9 +5,10 @@ trained with GRPO and SERO, evaluated again; runs/demo/report.html shows it all.
 cores.
 
 With --seeds N: for N seeds, the same warm start is trained with GRPO, with GRPO and SERO, and with
-a format-only control, and all are evaluated on the same held-out tasks; runs/comparison/
-comparison.json has every figure and the paired differences with their intervals. Hours. What is
-broken off is continued by the same command.
+two controls that train the format of the policy's own replies (alone, and beside GRPO). All are
+evaluated on the same held-out tasks; runs/comparison/comparison.json has every figure and the
+paired differences with their intervals. Ten minutes a seed on two cores. What is broken off is
+continued by the same command.
 
 Games are generated households, or real games where SERO_ALFWORLD_DATA or ALFWORLD_DATA is set.
 """

@@ -79,7 +79,7 @@ def test_comparison_pairs_the_arms_and_continues(sero: Sero, tmp_path: Path) -> 
     outcome = sero(*words)
     assert outcome.code == 0
     figures = outcome.figures
-    assert set(figures["arms"]) == {"warm_start", "grpo", "grpo_sero", "format_only"}
+    assert set(figures["arms"]) == {"warm_start", "grpo", "grpo_sero", "format_only", "grpo_format"}
     for runs in figures["arms"].values():
         assert [run["seed"] for run in runs] == [0, 1]
         assert all(run["n"] == 4 for run in runs)
@@ -101,7 +101,7 @@ def test_comparison_pairs_the_arms_and_continues(sero: Sero, tmp_path: Path) -> 
     def stamp(arm: str, seed: int) -> int:
         return (out / f"seed-{seed}" / arm / "metrics.jsonl").stat().st_mtime_ns
 
-    kept = {(arm, 1): stamp(arm, 1) for arm in ("grpo", "grpo_sero", "format_only")}
+    kept = {(arm, 1): stamp(arm, 1) for arm in ("grpo", "grpo_sero", "format_only", "grpo_format")}
     for file in (out / "seed-0" / "grpo" / "eval").glob("*.json"):
         file.unlink()
     shutil.rmtree(out / "seed-0" / "format_only")
