@@ -1,4 +1,4 @@
-"""`sero data status` and `sero data generate`."""
+"""`sero data status`."""
 
 from __future__ import annotations
 
@@ -9,44 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.cli.conftest import Sero
-
-
-def test_generate_is_a_function_of_its_options(sero: Sero, tmp_path: Path) -> None:
-    options = ["--preset", "small", "--train", "6", "--valid-seen", "6", "--valid-unseen", "6"]
-
-    def generate(name: str, *more: str) -> dict[str, object]:
-        outcome = sero("data", "generate", tmp_path / name, *options, *more, "--json")
-        assert outcome.code == 0
-        return outcome.figures
-
-    first, same, other = generate("a"), generate("b"), generate("c", "--seed", "1")
-    assert first["splits"] == {"train": 6, "valid_seen": 6, "valid_unseen": 6}
-    assert first["manifest_hash"] == same["manifest_hash"]
-    assert first["manifest_hash"] != other["manifest_hash"]
-    files = sorted(p.relative_to(tmp_path / "a") for p in (tmp_path / "a").rglob("*.tw-pddl"))
-    assert len(files) == 18
-    for file in files:
-        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
-
-
-def test_generate_only_some_task_types(sero: Sero, tmp_path: Path) -> None:
-    types = ["look_at_obj_in_light", "pick_and_place_simple"]
-    out = tmp_path / "out"
-    counts = ["--train", "6", "--valid-seen", "0", "--valid-unseen", "0"]
-    words = ["data", "generate", out, "--preset", "small", *counts, "--task-types", *types]
-    assert sero(*words).code == 0
-    assert sero("data", "status", "--data", out, "--json").figures["task_types"] == {
-        "look_at_obj_in_light": 3,
-        "pick_and_place_simple": 3,
-    }
-
-
-def test_generate_never_mixes_two_sets(sero: Sero, houses: Path) -> None:
-    before = sorted(houses.rglob("*"))
-    outcome = sero("data", "generate", houses)
-    assert outcome.code == 2
-    assert str(houses) in outcome.errors
-    assert sorted(houses.rglob("*")) == before
 
 
 def test_status_counts_and_reasons(sero: Sero, houses: Path, tmp_path: Path) -> None:
