@@ -1,10 +1,16 @@
-"""Charts of the report, as inline SVG text. Same input, same bytes."""
+"""Charts of the report, as text for inside an HTML page. Same input, same bytes.
+
+Each is drawn for the width of a phone, so that its letters stay readable there; the page puts as
+many side by side as fit. Colours are names of the page's style sheet, which has two sets of them.
+"""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import matplotlib
@@ -15,14 +21,21 @@ from trainer.report.data import Evaluation, series
 
 INK, MUTED, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 COLOURS = ("#9aa5b1", "#0b7285", "#e8590c", "#5f3dc4")
+_VARIABLES = {
+    INK: "--ink",
+    MUTED: "--muted",
+    GRID: "--line",
+    **{colour: f"--series-{i}" for i, colour in enumerate(COLOURS)},
+}
+_COLOUR = re.compile("|".join(_VARIABLES))
 _STYLE = {
     "text.parse_math": False,  # a dollar sign in a task is text
     "font.family": "sans-serif",
     "font.size": 10,
     "svg.fonttype": "none",
-    "svg.hashsalt": "sero",
     "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
+    "axes.labelcolor": MUTED,
+    "axes.labelsize": 9,
     "text.color": INK,
     "xtick.color": MUTED,
     "ytick.color": MUTED,
@@ -40,60 +53,81 @@ _STYLE = {
 
 def _svg(figure: Figure, label: str) -> str:
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    # Names of the parts depend on the label: no two charts of a page share one.
+    with matplotlib.rc_context({"svg.hashsalt": label}):
+        figure.savefig(
+            buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True
+        )
     text = buffer.getvalue()
     # Only the element itself: an XML prologue has no place inside HTML.
-    svg = text[text.index("<svg") :]
-    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    svg = re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])
+    svg = re.sub(
+        r'(?<= style=")[^"<>]*(?=")',
+        lambda style: _COLOUR.sub(lambda found: f"var({_VARIABLES[found[0]]})", style[0]),
+        svg,
+    )
+    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
+
+
+def _short(text: str, most: int = 44) -> str:
+    """`text`, cut where it would leave no room for the chart."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _percent(value: float, _: object) -> str:
+    return f"{value:.0%}"
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A small chart: (metric name, label) of each line, and whether the axis is 0 to 1."""
+    """A small chart: (metric name, label) of each line, and whether the axis is 0 % to 100 %."""
 
     title: str
     lines: tuple[tuple[str, str], ...]
     share: bool = False
 
 
-def curves(metrics: Sequence[Mapping[str, Any]], panels: Sequence[Panel]) -> str:
-    """Small panels side by side, each with one or more metrics over the iterations.
+def curves(metrics: Sequence[Mapping[str, Any]], panel: Panel) -> str:
+    """One or more metrics over the iterations.
 
     Args:
         metrics: one mapping an iteration.
-        panels: those without any value are left out.
 
     Returns:
-        SVG text, empty if nothing is left to draw.
+        SVG text, empty if there is no value to draw.
     """
-    values = [
-        (p, [(label, *data) for name, label in p.lines if (data := series(metrics, name))[0]])
-        for p in panels
-    ]
-    drawn = [(panel, lines) for panel, lines in values if lines]
-    if not drawn:
+    lines = [(label, *data) for name, label in panel.lines if (data := series(metrics, name))[0]]
+    if not lines:
         return ""
-    columns = min(3, len(drawn))
-    rows = -(-len(drawn) // columns)
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(3.55 * columns, 2.6 * rows), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False)
-        for cell, (panel, lines) in zip(axes.flat, drawn, strict=False):
-            for colour, (label, xs, ys) in zip(COLOURS[1:] + COLOURS[:1], lines, strict=False):
-                marker = "o" if len(xs) < 12 else None
-                cell.plot(xs, ys, color=colour, label=label, linewidth=1.6, marker=marker, ms=3)
-            cell.set_title(panel.title)
-            if panel.share:
-                cell.set_ylim(-0.03, 1.03)
-            cell.xaxis.get_major_locator().set_params(integer=True)
-            if len(lines) > 1:
-                cell.legend(
-                    loc="upper left", bbox_to_anchor=(-0.03, -0.1), ncols=2, fontsize=8,
-                    handlelength=1.1, handletextpad=0.4, columnspacing=1.0, borderaxespad=0.2,
-                )  # fmt: skip
-        for cell in list(axes.flat)[len(drawn) :]:
-            cell.set_visible(False)
-        return _svg(figure, "training curves over the iterations")
+        figure = Figure(figsize=(3.55, 2.6 if len(lines) > 1 else 2.4), layout="constrained")
+        axes = figure.subplots()
+        for colour, (label, xs, ys) in zip(COLOURS[1:] + COLOURS[:1], lines, strict=False):
+            marker = "o" if len(xs) < 12 else None
+            axes.plot(xs, ys, color=colour, label=label, linewidth=1.6, marker=marker, ms=3)
+        axes.set_title(panel.title)
+        axes.set_xlabel("iteration", labelpad=3)
+        if panel.share:
+            axes.set_ylim(-0.03, 1.03)
+            axes.yaxis.set_major_formatter(_percent)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if len(lines) > 1:
+            short = sum(len(label) for label, _, _ in lines) < 34
+            figure.legend(
+                loc="outside lower left", ncols=2 if short else 1, fontsize=9,
+                handlelength=1.1, handletextpad=0.4, columnspacing=1.0, borderaxespad=0.2,
+            )  # fmt: skip
+        return _svg(figure, f"{panel.title}, over the iterations")
+
+
+MOST_DRAWN = len(COLOURS)
+
+
+def drawn(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    """Those of many evaluations that can be told apart in a chart: the first and the last ones."""
+    if len(evaluations) <= MOST_DRAWN:
+        return list(evaluations)
+    return [evaluations[0], *evaluations[1 - MOST_DRAWN :]]
 
 
 def success_by_type(evaluations: Sequence[Evaluation]) -> str:
@@ -102,11 +136,12 @@ def success_by_type(evaluations: Sequence[Evaluation]) -> str:
     groups = ["all", *kinds] if len(kinds) > 1 else kinds
     if not groups:
         return ""
+    shown = drawn(evaluations)
     with matplotlib.rc_context(_STYLE):
-        height = 0.6 + len(groups) * (0.16 + 0.17 * len(evaluations))
-        figure = Figure(figsize=(7.6, height), layout="constrained")
+        height = 0.75 + len(groups) * (0.27 + 0.15 * len(shown))
+        figure = Figure(figsize=(4.2, height), layout="constrained")
         axes = figure.subplots()
-        for i, evaluation in enumerate(evaluations):
+        for i, evaluation in enumerate(shown):
             xs, ys, low, high = [], [], [], []
             for j, group in enumerate(groups):
                 if group == "all":
@@ -117,25 +152,36 @@ def success_by_type(evaluations: Sequence[Evaluation]) -> str:
                     continue
                 down, up = wilson(won, n)
                 xs.append(won / n)
-                ys.append(j + 0.62 * ((i + 0.5) / len(evaluations) - 0.5))
+                ys.append(j + 0.5 * (i + 0.5) / len(shown))
                 low.append(won / n - down)
                 high.append(up - won / n)
-            colour = COLOURS[i % len(COLOURS)]
             axes.errorbar(
-                xs, ys, xerr=[low, high], fmt="o", color=colour, label=evaluation.label,
+                xs, ys, xerr=[low, high], fmt="o", color=COLOURS[i], label=_short(evaluation.label),
                 markersize=5, elinewidth=2.2, capsize=0,
             )  # fmt: skip
-        axes.set_yticks(range(len(groups)), [group.replace("_", " ") for group in groups])
-        axes.tick_params(axis="y", colors=INK, length=0)
-        axes.set_ylim(len(groups) - 0.45, -0.55)
+        for j, group in enumerate(groups):
+            # Above its points and not beside the axis: names are long, phones are narrow.
+            axes.text(-0.02, j - 0.06, _short(group.replace("_", " ")), va="bottom", fontsize=9.5)
+        axes.set_yticks([])
+        axes.set_ylim(len(groups) - 0.35, -0.5)
         axes.set_xlim(-0.02, 1.02)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("tasks solved", labelpad=3)
+        axes.xaxis.set_major_formatter(_percent)
+        axes.spines["left"].set_visible(False)
+        short = max(len(evaluation.label) for evaluation in shown) < 22
         axes.legend(
-            loc="lower left", bbox_to_anchor=(0, 1.0), ncols=len(evaluations), fontsize=9,
-            handletextpad=0.2, borderaxespad=0.1,
+            loc="lower left", bbox_to_anchor=(-0.03, 1.0), ncols=2 if short else 1, fontsize=9,
+            handletextpad=0.2, columnspacing=1.2, borderaxespad=0.1,
         )  # fmt: skip
-        return _svg(figure, "success by task type with 95 % intervals")
+        return _svg(figure, f"success by task type, {evaluations[0].split}, with 95 % intervals")
+
+
+PHASE_COLOURS = ("#0b7285", "#3bc9db", "#e8590c", "#ffc078", "#7950f2", "#b197fc", "#868e96")
+
+
+def phase_colour(number: int) -> str:
+    """The colour of a phase in `phase_bar`, by its place there."""
+    return PHASE_COLOURS[min(number, len(PHASE_COLOURS) - 1)]
 
 
 def phase_bar(totals: Mapping[str, float]) -> str:
@@ -143,23 +189,8 @@ def phase_bar(totals: Mapping[str, float]) -> str:
     whole = sum(totals.values())
     if whole <= 0:
         return ""
-    palette = ("#0b7285", "#3bc9db", "#e8590c", "#ffc078", "#5f3dc4", "#b197fc", "#868e96")
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(10.4, 0.95), layout="constrained")
-        axes = figure.subplots()
-        left = 0.0
-        for i, (name, seconds) in enumerate(totals.items()):
-            share = seconds / whole
-            axes.barh(0, share, left=left, color=palette[i % len(palette)], label=name, height=0.5)
-            if share > 0.06:
-                axes.text(
-                    left + share / 2, 0, f"{share:.0%}", ha="center", va="center",
-                    color="white", fontsize=9, fontweight="bold",
-                )  # fmt: skip
-            left += share
-        axes.set_axis_off()
-        axes.set_xlim(0, 1)
-        axes.legend(
-            loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=min(8, len(totals)), fontsize=9
-        )
-        return _svg(figure, "share of the wall time by phase")
+    parts = "".join(
+        f'<i style="width:{100 * seconds / whole:.2f}%;background:{phase_colour(i)}"></i>'
+        for i, seconds in enumerate(totals.values())
+    )
+    return f'<div class="bar" role="img" aria-label="share of the wall time by phase">{parts}</div>'

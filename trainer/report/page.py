@@ -93,13 +93,12 @@ def _header(data: ReportData) -> str:
     tiles = []
     for split, group in splits(data.evaluations):
         last = group[-1]
-        low, high = wilson(last.successes, last.tasks)
         before = f"<small>{_share(group[0])} → </small>" if len(group) > 1 else ""
         tiles.append(
-            f'<div class="tile"><div class="name">success, {escape(split.replace("_", " "))}</div>'
+            f'<div class="tile"><div class="name">success, {escape(_words(split))}</div>'
             f'<div class="value">{before}{_share(last)}</div>'
             f'<div class="detail">{last.successes} of {last.tasks} tasks, '
-            f"95 % interval {low:.1%} to {high:.1%}</div></div>"
+            f"95 % interval {_interval(last)}</div></div>"
         )
     facts = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in data.facts
@@ -119,26 +118,63 @@ def _section(title: str, note: str, *parts: str) -> str:
     return f'<section><h2>{escape(title)}</h2><p class="note">{note}</p>{body}</section>'
 
 
+_SPLITS = {
+    "train": "tasks that training also draws",
+    "valid_train": "tasks that training also draws",
+    "valid_seen": "new tasks in rooms that training also has",
+    "valid_unseen": "new tasks in rooms that training never has",
+}
+
+
 def _success(data: ReportData) -> str:
     parts = []
     for split, group in splits(data.evaluations):
-        table = "".join(
-            f"<tr><td>{escape(e.label)}</td>"
-            f'<td class="n">{e.successes}</td><td class="n">{e.tasks}</td>'
-            f'<td class="n">{_share(e)}</td></tr>'
+        rows = "".join(
+            f'<tr><td>{escape(e.label)}</td><td class="n">{e.successes} of {e.tasks}</td>'
+            f'<td class="n">{_share(e)}</td><td class="n">{_interval(e)}</td></tr>'
             for e in group
         )
+        what = f" <small>{_SPLITS[split]}</small>" if split in _SPLITS else ""
+        some = charts.drawn(group)
+        left_out = (
+            f'<p class="note">Drawn: the first and the last {len(some) - 1} of {len(group)} '
+            "evaluations.</p>"
+            if len(some) < len(group)
+            else ""
+        )
         parts.append(
-            f"<h3>{escape(split.replace('_', ' '))}</h3>{charts.success_by_type(group)}"
-            '<table><tr><th>evaluation</th><th class="n">won</th><th class="n">tasks</th>'
-            f'<th class="n">share</th></tr>{table}</table>'
+            f"<div><h3>{escape(_words(split))}{what}</h3>{charts.success_by_type(group)}{left_out}"
+            + _table(("evaluation", "won", "share", "95 % interval"), rows)
+            + "</div>"
         )
     return _section(
         "Success by task type",
         "Held-out tasks, each played once, the same list every time. Lines are 95 % Wilson "
         "intervals: where they overlap widely, the difference may be chance.",
-        *parts,
+        f'<div class="sides">{"".join(parts)}</div>' if parts else "",
     )
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _interval(evaluation: Evaluation) -> str:
+    if not evaluation.tasks:
+        return "–"
+    low, high = wilson(evaluation.successes, evaluation.tasks)
+    return f"{100 * low:.1f}–{high:.1%}"
+
+
+def _table(names: Sequence[str], rows: str) -> str:
+    """A table whose first column is text and the others are numbers; scrolls where it must."""
+    head = "".join(f"<th{' class=n' if i else ''}>{name}</th>" for i, name in enumerate(names))
+    return f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
+
+
+def _panels(data: ReportData, panels: Sequence[Panel]) -> str:
+    drawn = [svg for panel in panels if (svg := charts.curves(data.metrics, panel))]
+    return f'<div class="charts">{"".join(drawn)}</div>' if drawn else ""
 
 
 def _curves(data: ReportData) -> str:
@@ -146,7 +182,7 @@ def _curves(data: ReportData) -> str:
         "Training",
         "One point an iteration. Rollouts sample at the training temperature, on training tasks: "
         "these shares are not those of the evaluation above.",
-        charts.curves(data.metrics, _PANELS),
+        _panels(data, _PANELS),
     )
 
 
@@ -156,7 +192,7 @@ def _oracle(data: ReportData) -> str:
         "From one visited state a task, the oracle plays on. The gate g is how much better it ends "
         "than the student did (0: nothing to learn, the branch has no loss); later steps weigh by "
         "the chance z that the student would follow the oracle up to them.",
-        charts.curves(data.metrics, _ORACLE_PANELS),
+        _panels(data, _ORACLE_PANELS),
     )
 
 
@@ -164,14 +200,20 @@ def _example(example: Example) -> str:
     before = _steps(example.steps[: example.root], 0, "")
     student = _steps(example.steps[example.root :], example.root, "root")
     oracle = _steps(example.branch.steps, example.root, "oracle")
-    kind = escape(example.task_type.replace("_", " "))
+    kind = escape(_words(example.task_type))
+    alone = (
+        "From the first step on"
+        if not example.root
+        else "Step 1 is the student's alone. From the state after it"
+        if example.root == 1
+        else f"Steps 1 to {example.root} are the student's alone. From the state after them"
+    )
     gate = f'<span class="tag">gate {example.branch.gate:.2f}</span>'
     detail = f" {escape(example.branch.detail)}" if example.branch.detail else ""
     return _section(
         "One episode and its branch",
-        f"<b>{escape(example.goal)}</b> ({kind}). Up to step {example.root + 1} the student acts "
-        "alone. From that state on: left, what it did; right, what the oracle did in a separate "
-        f"environment, with the weight of each step in the loss.{detail}",
+        f"<b>{escape(example.goal)}</b> ({kind}). {alone}: what it did, and what the oracle did in "
+        f"a separate environment, with the weight w of each step in the loss.{detail}",
         f'<div class="before">{before}</div>' if example.root else "",
         f'<div class="sides"><div><h3>Student {_outcome(example.success)}</h3>{student}</div>'
         f"<div><h3>Oracle {_outcome(example.branch.success)}{gate}</h3>{oracle}</div></div>",
@@ -191,8 +233,8 @@ def _steps(steps: Sequence[Step], first: int, kind: str) -> str:
         if step.weight is not None:
             percent = 100 * min(1.0, max(0.0, step.weight))
             marks += (
-                f'<span class="weight"><i style="width:{percent:.0f}%"></i></span>'
-                f'<span class="num">w {step.weight:.2f}</span>'
+                f'<span class="weight"><i class="all"><i style="width:{percent:.0f}%"></i></i>'
+                f'<span class="num">w {step.weight:.2f}</span></span>'
             )
         items.append(
             f'<li class="{kind}"><div class="seen">{escape(step.observation)}</div>'
@@ -206,19 +248,18 @@ def _phases(data: ReportData) -> str:
     totals = phase_totals(data.metrics)
     whole = sum(totals.values())
     rows = "".join(
-        f'<tr><td>{escape(name)}</td><td class="n">{seconds:.1f}</td>'
-        f'<td class="n">{seconds / len(data.metrics):.2f}</td>'
+        f'<tr><td><i class="key" style="background:{charts.phase_colour(i)}"></i>{escape(name)}'
+        f'</td><td class="n">{seconds:.1f}</td><td class="n">{seconds / len(data.metrics):.2f}</td>'
         f'<td class="n">{seconds / whole:.1%}</td></tr>'
-        for name, seconds in totals.items()
+        for i, (name, seconds) in enumerate(totals.items())
     )
     if not rows:
         return ""
     return _section(
         "Where the time went",
-        f"{whole:.0f} seconds in {len(data.metrics)} iterations.",
+        f"{whole:.0f} seconds in {len(data.metrics)} iterations, evaluation and checkpoints apart.",
         charts.phase_bar(totals),
-        '<table><tr><th>phase</th><th class="n">seconds</th><th class="n">an iteration</th>'
-        f'<th class="n">share</th></tr>{rows}</table>',
+        _table(("phase", "seconds", "s an iteration", "share"), rows),
     )
 
 

@@ -67,7 +67,7 @@ def test_numbers_are_on_the_page() -> None:
     page = _Page(render(_data()))
     # 3 of 20 before, 13 of 20 after; Wilson's interval of 13/20 is 43.3 % to 81.9 %.
     assert "15.0% → 65.0%" in page.text
-    assert "13 of 20 tasks, 95 % interval 43.3% to 81.9%" in page.text
+    assert "13 of 20 tasks, 95 % interval 43.3–81.9%" in page.text
     assert "w 1.00" in page.text
     assert "w 0.25" in page.text
     assert "16 seconds in 4 iterations" in page.text
