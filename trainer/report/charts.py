@@ -15,6 +15,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from trainer.metrics import wilson
 from trainer.report.data import Evaluation, series
@@ -110,7 +111,7 @@ def curves(metrics: Sequence[Mapping[str, Any]], panel: Panel) -> str:
         if panel.share:
             axes.set_ylim(-0.03, 1.03)
             axes.yaxis.set_major_formatter(_percent)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if len(lines) > 1:
             short = sum(len(label) for label, _, _ in lines) < 34
             figure.legend(
