@@ -25,7 +25,7 @@ from agent_envs.testing.isolation_promises import (
     check_fork_independent,
     check_global_rng,
 )
-from agent_envs.testing.report import PROMISES, ConformanceError, Failure, Report
+from agent_envs.testing.report import CHECKS, Check, ConformanceError, Failure, Report
 from agent_envs.testing.reset_promises import (
     check_reset_needed,
     check_schedule,
@@ -90,6 +90,14 @@ __all__ = [
     "check_success",
     "check_task_on_request",
 ]
+
+PROMISES: dict[str, Check] = {
+    name: CHECKS[name]
+    for module in ("reset", "step", "info", "snapshot", "isolation")
+    for name in CHECKS
+    if CHECKS[name].__module__ == f"{__name__}.{module}_promises"
+}
+"""Every check by the name of its promise, in the order in which they run."""
 
 
 def check_snapshot_env(

@@ -24,6 +24,9 @@ from agent_envs.testing.subject import (
     take,
 )
 
+_UNLIKELY = 20_240_229
+"""A seed that no env would give to the global generators."""
+
 
 @promise("A fork is at the same point, and neither env notices the other.")
 def check_fork_independent(subject: Subject) -> None:
@@ -119,6 +122,8 @@ def check_global_rng(subject: Subject) -> None:
         return start, trace
 
     with _global_state_kept():
+        random.seed(_UNLIKELY)
+        np.random.seed(_UNLIKELY)
         before = random.getstate(), np.random.get_state()
         session()
         for name, old, new in (

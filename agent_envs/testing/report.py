@@ -72,8 +72,8 @@ class Check(Protocol):
     ) -> str | None: ...
 
 
-PROMISES: dict[str, Check] = {}
-"""Every check by the name of its promise, in the order in which they run."""
+CHECKS: dict[str, Check] = {}
+"""Every check by the name of its promise, as they are defined."""
 
 
 def promise(statement: str) -> Callable[[Callable[[Subject], None]], Check]:
@@ -98,7 +98,7 @@ def promise(statement: str) -> Callable[[Callable[[Subject], None]], Check]:
         run.__name__ = run.__qualname__ = check.__name__
         run.__module__ = check.__module__
         run.__doc__ = f"{statement}\n\n    {check.__doc__ or ''}".rstrip()
-        PROMISES[name] = run
+        CHECKS[name] = run
         return run
 
     return public

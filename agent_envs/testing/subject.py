@@ -13,7 +13,7 @@ from zlib import crc32
 import gymnasium
 import numpy as np
 
-from agent_envs.core import Info
+from agent_envs.core import Info, TextEnv
 from agent_envs.errors import InvalidOption
 
 Env = gymnasium.Env[Any, Any]
@@ -63,6 +63,12 @@ class Subject:
                 raise InvalidOption(f"{name} is an int of at least {least}, not {value!r}.")
         if not isinstance(self.env, gymnasium.Env):
             raise InvalidOption(f"Expected a gymnasium.Env, got {type(self.env).__name__}.")
+        if not isinstance(self.env.unwrapped, TextEnv):
+            raise InvalidOption(
+                f"Expected an agent_envs.TextEnv inside the wrappers, found "
+                f"{type(self.env.unwrapped).__name__}. The promises are those of TextEnv: derive "
+                "the env from it."
+            )
 
     def __enter__(self) -> Subject:
         return self
@@ -175,6 +181,8 @@ def plain(value: Any) -> Any:
         return (type(value).__name__, tuple(plain(part) for part in parts))
     if isinstance(value, np.ndarray):
         return ("array", value.dtype.str, plain(value.tolist()))
+    if isinstance(value, float) and value != value:
+        return ("not a number",)  # which would not equal itself
     return value
 
 
