@@ -1,6 +1,6 @@
 """Learning from one iteration's turns and branches: advantages, losses, optimiser steps.
 
-Promises (tests/trainer/test_loop.py, test_sero_promises.py):
+Promises (tests/trainer/test_learner.py, test_sero_promises.py):
 
 1. The auxiliary objective touches neither advantages nor ratios nor KL. With weight 0, or
    without a root, the parameters after a step are those of the base objective alone, bit for bit.

@@ -1,6 +1,6 @@
 """The training loop: collect, branch, learn, log, checkpoint, evaluate.
 
-Promises (tests/trainer/test_loop.py):
+Promises (tests/trainer/test_loop.py, test_resume.py):
 
 1. Every draw is keyed by (run seed, iteration, task, rollout, turn, purpose). Two runs of one
    config on one machine are equal bit for bit on a CPU.

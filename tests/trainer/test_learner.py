@@ -1,0 +1,201 @@
+"""What an iteration learns from its turns."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer import small
+from tests.trainer.runs import learn, mixed
+from trainer.batch import trained_turns
+from trainer.config import Config
+from trainer.generation.hf import HFSampler
+from trainer.learner import Learner
+from trainer.metrics import Phases
+from trainer.rollout import play
+from trainer.rollout_metrics import rollout_metrics
+from trainer.update import BaseStep, LossStats, base_backward
+
+
+def test_o27_a_batch_with_every_token_masked_is_skipped() -> None:
+    config = small.small_config(objective__mask_truncated=True)
+    trajectories = small.rollouts(config, small.CommandSampler(lambda r, p: "look"))
+    turns = [turn for t in trajectories for turn in t.turns]
+    turns = [replace(t, format_valid=t.t % 2 == 0) for t in turns]
+    assert not any(trained_turns(turns, config.objective))
+    model = small.model()
+    before = small.weights(model)
+    learner = Learner(config, model, small.student(config))
+    metrics = learner.learn(0, turns, [], Phases())
+    assert small.same(before, small.weights(model))
+    assert learner.optimizer.state == {}
+    assert (metrics["skipped_now"], metrics["skipped_steps"], metrics["optimizer_steps"]) == (
+        2,
+        2,
+        0,
+    )
+    assert learner.learn(1, turns, [], Phases())["skipped_steps"] == 4
+    json.dumps(metrics, allow_nan=False)
+    # The loss itself: exactly 0, and backward works.
+    stats = LossStats()
+    base = BaseStep(learner.segments(turns), torch.ones(len(turns), dtype=torch.float64))
+    base_backward(
+        model, base, config.objective, length=24, micro_batch_tokens=500, pad_id=0, stats=stats
+    )
+    assert stats.metrics()["loss/policy"] == 0.0
+
+
+def test_a_step_that_is_not_finite_is_counted_and_can_be_logged() -> None:
+    config = small.small_config(auxiliary__name="format_only", auxiliary__keep_base=True)
+    model = small.model()
+    turns = mixed(config)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    before = small.weights(model)
+    metrics = learn(config, turns, model)
+    assert (metrics["nonfinite_steps"], metrics["optimizer_steps"]) == (2, 0)
+    assert metrics["loss/policy"] is None
+    assert metrics["loss/auxiliary"] is None
+    json.dumps(metrics, allow_nan=False)
+    after = small.weights(model)
+    assert all(torch.equal(before[k].nan_to_num(), after[k].nan_to_num()) for k in before)
+
+
+def test_dropout_neither_moves_ratios_nor_draws_from_global_state() -> None:
+    config = small.small_config(optim__lr=0.0, optim__old_logprobs="recompute")
+    model = small.model()
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    model.config.attention_dropout = 0.5
+    model.train()
+    state = torch.get_rng_state()
+    metrics = learn(config, mixed(config), model)
+    assert metrics["optimizer_steps"] == 2
+    assert metrics["kl_old"] == pytest.approx(0.0, abs=1e-9)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_groups_that_ended_before_their_first_turn_teach_nothing() -> None:
+    config = small.small_config(prompt__max_prompt_tokens=1)
+    trajectories = small.rollouts(config, small.half_expert())
+    assert [t.turns for t in trajectories] == [()] * 6
+    metrics = rollout_metrics(trajectories, [])
+    assert (metrics["frac_degenerate_groups"], metrics["mixed_group_share"]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-sum"])
+def test_o28_equal_rewards_give_no_gradient_without_kl(aggregation: str) -> None:
+    config = small.small_config(objective__aggregation=aggregation)
+    trajectories = small.rollouts(config, small.CommandSampler(lambda r, p: "look"))
+    turns = [turn for t in trajectories for turn in t.turns]
+    model = small.model()
+    before = small.weights(model)
+    metrics = learn(config, turns, model)
+    assert metrics["skipped_now"] == 2
+    assert small.same(before, small.weights(model))
+    # The forward pass that was saved would have given exactly zero.
+    learner = Learner(config, model, small.student(config))
+    base = BaseStep(learner.segments(turns), learner.advantages(turns))
+    full = replace(config.objective, entropy_coef=1e-300)  # makes every row contribute
+    stats = LossStats()
+    base_backward(model, base, full, length=24, micro_batch_tokens=999, pad_id=0, stats=stats)
+    assert stats.metrics()["loss/policy"] == 0.0
+    assert all(float(p.grad.abs().max()) == 0.0 for p in model.parameters() if p.grad is not None)
+
+
+def test_o28_equal_rewards_keep_the_kl_term() -> None:
+    """The documented choice: groups without a signal are kept, so KL still pulls them back."""
+    config = small.small_config(objective__kl_coef=0.1)
+    trajectories = small.rollouts(config, small.CommandSampler(lambda r, p: "look"))
+    turns = [turn for t in trajectories for turn in t.turns]
+    model = small.model()
+    before = small.weights(model)
+    metrics = learn(config, turns, model, reference=small.model(seed=1))
+    assert metrics["skipped_now"] == 0
+    assert metrics["loss/kl"] > 0
+    assert not small.same(before, small.weights(model))
+
+
+def test_o22_the_logged_kl_is_the_trained_one() -> None:
+    config = small.small_config(objective__kl_coef=0.1, optim__steps=1)
+    turns, model, reference = mixed(config), small.model(), small.model(seed=1)
+    learner = Learner(config, small.twin(model), small.student(config), reference)
+    metrics = learner.learn(0, turns, [], Phases())
+    total, tokens = 0.0, 0
+    for turn in turns:
+        ids, n = [*turn.prompt_ids, *turn.response_ids], len(turn.response_ids)
+        with torch.no_grad():
+            pair = [
+                torch.log_softmax(m(torch.tensor([ids])).logits[0].double(), -1)
+                for m in (model, reference)
+            ]
+        for i in range(len(ids) - n, len(ids)):
+            d = float(pair[1][i - 1, ids[i]] - pair[0][i - 1, ids[i]])
+            total += min(math.exp(d) - d - 1, 10.0)
+            tokens += 1
+    assert metrics["loss/kl"] == pytest.approx(total / tokens, rel=1e-4)
+
+
+def _own_rollouts(config: Config, model: Any) -> list[Any]:
+    from trainer.rollout import Episode, PlaySettings
+    from trainer.worlds import make_env, split_tasks
+
+    ids = split_tasks(config.env, small.games(), "train")
+    episodes = [Episode(ids[i], str(i), f"{i}.{j}", 0, 0, i, j) for i in range(2) for j in range(4)]
+    trajectories = play(
+        episodes,
+        [make_env(config.env, small.games(), "train") for _ in episodes],
+        small.student(config),
+        HFSampler(model, [small.tokenizer().eos_token_id]),
+        PlaySettings(8, config.rollout.temperature),
+    )
+    return [turn for t in trajectories for turn in t.turns]
+
+
+def test_o26_ratios_start_at_one_and_the_temperature_is_the_same_everywhere() -> None:
+    config = small.small_config(
+        rollout__temperature=0.6, optim__steps=1, objective__kl_coef=0.1, objective__dual_clip=None
+    )
+    model = small.model()
+    turns = _own_rollouts(config, model)
+    reference = small.twin(model)
+    learner = Learner(config, small.twin(model), small.student(config), reference)
+    segments = learner.segments(turns)
+    recomputed = Learner(
+        config.replace(**{"optim.old_logprobs": "recompute"}), model, learner.student, reference
+    ).segments(turns)
+    scored = learner.reference_logprobs(segments)
+    assert scored is not None
+    for turn, segment, again, ref in zip(turns, segments, recomputed, scored, strict=True):
+        own = [v for v, keep in zip(segment.logprobs, segment.loss_mask, strict=True) if keep]
+        new = [v for v, keep in zip(again.logprobs, again.loss_mask, strict=True) if keep]
+        assert own == list(turn.logprobs)
+        assert own == pytest.approx(new, abs=1e-4)
+        assert own == pytest.approx(ref.tolist(), abs=1e-4)
+    assert min(turn.logprobs[0] for turn in turns) < -0.5, "temperature must matter here"
+    # Outcomes are all equal here, so advantages are put in by hand.
+    first = LossStats()
+    adv = torch.linspace(-1, 1, len(turns), dtype=torch.float64)
+    base = BaseStep(segments, adv, scored)
+    learner.step(base, [], first, [])
+    second = LossStats()
+    learner.step(base, [], second, [])
+    before, after = first.metrics(), second.metrics()
+    assert before["clip_fraction"] == 0.0
+    assert before["kl_old"] == pytest.approx(0.0, abs=1e-8)
+    assert before["loss/kl"] == pytest.approx(0.0, abs=1e-8)
+    assert after["kl_old"] is not None
+    assert after["kl_old"] > 1e-4
+    assert after["clip_fraction"] is not None
+    assert after["clip_fraction"] > 0
+
+
+def test_epochs_and_steps_multiply() -> None:
+    config = small.small_config(optim__steps=3, optim__epochs=2)
+    metrics = learn(config, mixed(config), small.model())
+    assert metrics["optimizer_steps"] + metrics["skipped_steps"] == 6

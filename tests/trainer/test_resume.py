@@ -1,0 +1,91 @@
+"""Resuming: a continuation, or an error that says what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.trainer import small
+from tests.trainer.runs import run_config, sampled, trained, untimed
+from trainer.checkpoint import CheckpointError, load_checkpoint
+from trainer.loop import train
+from trainer.metrics import read_metrics
+from trainer.run_folder import RunFolderError
+
+
+def test_o25_resume_is_a_continuation(tmp_path: Path) -> None:
+    config = run_config(
+        tmp_path,
+        run__iterations=6,
+        auxiliary__name="sero",
+        objective__kl_coef=0.01,
+        optim__warmup_steps=4,
+    )
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    straight = train(config, whole)
+    train(config, parts, until=3)
+    # What a killed run leaves after its last checkpoint is dropped by the resume.
+    with (parts / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"iteration": 3, "stale": True}) + '\n{"torn')
+    resumed = train(config, parts, resume=True)
+    assert resumed.iterations == 6
+    assert len(resumed.metrics) == 3
+    assert small.same(trained(whole), trained(parts))
+    assert untimed(read_metrics(parts / "metrics.jsonl")) == untimed(straight.metrics)
+    assert sampled(whole) == sampled(parts)
+    assert (whole / "roots.jsonl").read_text() == (parts / "roots.jsonl").read_text()
+    left, right = (load_checkpoint(p / "checkpoints/000006") for p in (whole, parts))
+    assert left.state == right.state
+    assert left.state["optimizer_steps"] > 6
+    a, b = ((p / "optimizer.safetensors").read_bytes() for p in (left.path, right.path))
+    assert a == b
+    result = json.loads((whole / "eval/000006_valid_seen.json").read_text())
+    assert result == json.loads((parts / "eval/000006_valid_seen.json").read_text())
+
+
+def test_o25_resuming_without_state_is_an_error(tmp_path: Path) -> None:
+    config = run_config(tmp_path, run__iterations=1)
+    train(config, tmp_path / "run")
+    more = config.replace(**{"run.iterations": 2})
+    checkpoint = tmp_path / "run/checkpoints/000001"
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        train(more, tmp_path / "run")
+    with pytest.raises(RunFolderError, match="another config"):
+        train(more.replace(**{"optim.lr": 1.0}), tmp_path / "run", resume=True)
+    with pytest.raises(RunFolderError, match=r"it holds no run\.json"):
+        train(more, tmp_path / "elsewhere", resume=True)
+    state = checkpoint / "state.json"
+    state.write_text(state.read_text().replace('"seed"', '"sead"'))
+    with pytest.raises(CheckpointError, match=r"state\.json"):
+        train(more, tmp_path / "run", resume=True)
+    state.unlink()
+    with pytest.raises(CheckpointError, match=r"state\.json is missing"):
+        train(more, tmp_path / "run", resume=True)
+
+
+def test_o25_a_resume_makes_the_evaluation_that_a_killed_run_did_not(tmp_path: Path) -> None:
+    config = run_config(tmp_path, run__iterations=2, run__checkpoint_every=1, eval__every=1)
+    straight = train(config, tmp_path / "run")
+    file = tmp_path / "run/eval/000002_valid_seen.json"
+    expected = json.loads(file.read_text())
+    file.unlink()  # killed after the last checkpoint
+    resumed = train(config, tmp_path / "run", resume=True)
+    assert json.loads(file.read_text()) == expected
+    assert resumed.evaluations == straight.evaluations == {"valid_seen": expected}
+    stamp = file.stat().st_mtime_ns
+    again = train(config, tmp_path / "run", resume=True)
+    assert (again.iterations, again.evaluations) == (2, straight.evaluations)
+    assert file.stat().st_mtime_ns == stamp, "what is there is not made again"
+
+
+@pytest.mark.parametrize("key", ["manifest_hash", "prompt_hash"])
+def test_o25_resuming_on_other_games_or_prompts_is_an_error(tmp_path: Path, key: str) -> None:
+    """With `env.data: null` the games follow from the environment variables of the moment."""
+    config = run_config(tmp_path, run__iterations=1)
+    train(config, tmp_path / "run")
+    info = tmp_path / "run/run.json"
+    info.write_text(json.dumps(json.loads(info.read_text()) | {key: "of another"}))
+    with pytest.raises(RunFolderError, match=f"{key} 'of another'"):
+        train(config.replace(**{"run.iterations": 2}), tmp_path / "run", resume=True)
