@@ -60,33 +60,46 @@ class _StrictTarInfo(tarfile.TarInfo):
 
 
 def in_archive(path: Path) -> list[Trial]:
+    """The trials in an archive.
+
+    Raises:
+        DataError: as `members`.
+    """
     trials: dict[tuple[str, ...], Trial] = {}
     refused: list[Trial] = []
-    try:
-        for name, problem, data in members(path):
-            where = f"{path.name}:{name}"
-            if problem is not None:
-                refused.append(Trial(where, (CUSTOM_SPLIT, "refused", name), problem=problem))
-                continue
-            *folders, file = PurePosixPath(name).parts
-            own = file in (GAME_NAME, TRAJECTORY_NAME)
-            parts = tuple(folders) if own else (*folders, file.removesuffix(GAME_SUFFIX))
-            trial = trials.setdefault(parts, Trial(where, parts))
-            if file == TRAJECTORY_NAME:
-                trial.trajectory = Packed.of(_trajectory_core(data))
-            elif trial.game is None:
-                trial.where, trial.game = where, Packed.of(data)
-            else:
-                refused.append(Trial(where, parts, problem="duplicate"))
-    except DataError:
-        raise
-    except Exception as error:  # the decoders raise a dozen kinds on damaged data
-        raise DataError(f"Cannot read the archive {path}: {error}.") from error
+    for name, problem, data in members(path):
+        where = f"{path.name}:{name}"
+        if problem is not None:
+            refused.append(Trial(where, (CUSTOM_SPLIT, "refused", name), problem=problem))
+            continue
+        *folders, file = PurePosixPath(name).parts
+        own = file in (GAME_NAME, TRAJECTORY_NAME)
+        parts = tuple(folders) if own else (*folders, file.removesuffix(GAME_SUFFIX))
+        trial = trials.setdefault(parts, Trial(where, parts))
+        if file == TRAJECTORY_NAME:
+            trial.trajectory = Packed.of(_trajectory_core(data))
+        elif trial.game is None:
+            trial.where, trial.game = where, Packed.of(data)
+        else:
+            refused.append(Trial(where, parts, problem="duplicate"))
     return [*trials.values(), *refused]
 
 
 def members(path: Path) -> Iterator[tuple[str, str | None, bytes]]:
-    """Name, reason for refusal or None, and content of each member that matters."""
+    """Name, reason for refusal or None, and content of each member that matters.
+
+    Raises:
+        DataError: the archive is damaged or exceeds the limits.
+    """
+    try:
+        yield from _members(path)
+    except DataError:
+        raise
+    except Exception as error:  # the decoders raise a dozen kinds on damaged data
+        raise DataError(f"Cannot read the archive {path}: {error}.") from error
+
+
+def _members(path: Path) -> Iterator[tuple[str, str | None, bytes]]:
     budget = _Budget(path)
     if path.name.endswith(".zip"):
         with zipfile.ZipFile(path) as archive:

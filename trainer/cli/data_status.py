@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from agent_envs.errors import DataError
 from trainer.cli.common import emit, game_set, printable, unset
 
 VARIABLES = ("SERO_ALFWORLD_DATA", "ALFWORLD_DATA")
+GENERATED = "generated:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,9 @@ def run(args: Args) -> int:
     """Print the table; 0 if there is a game that can be played."""
     games = game_set(args.data)
     refs = [games.meta(task_id) for task_id in games.task_ids()]
-    counts = Counter((ref.split, str(ref.task_type)) for ref in refs)
-    kinds = sorted({kind for _, kind in counts})
+    splits = {split: len(games.task_ids(split)) for split in games.splits}
+    official = _official(games, splits)
+    found_by = _found_by(args.data, games)
     console = Console(highlight=False, markup=False, emoji=False)
 
     def say(line: str) -> None:
@@ -47,42 +50,112 @@ def run(args: Args) -> int:
     if args.data is None:
         for name in VARIABLES:
             say(f"${name}: {os.environ.get(name) or 'not set'}")
-    generated = "  (generated households, not ALFWorld's own games)"
-    note = generated if games.source.startswith("generated:") else ""
-    say(f"source: {games.source}{note}")
+    say(f"source: {games.source}  ({found_by})")
     say(f"manifest hash: {games.manifest_hash}")
-    table = Table()
-    table.add_column("games")
-    for split in games.splits:
-        table.add_column(Text(printable(split)), justify="right")
-    for kind in kinds:
-        table.add_row(kind, *(str(counts[split, kind]) for split in games.splits))
-    table.add_row("all", *(str(sum(counts[s, k] for k in kinds)) for s in games.splits))
-    console.print(table)
-    say(f"{len(refs)} games, {len(games.skipped)} left out")
-    for reason, number in games.skip_counts().items():
-        say(f"  {number} {reason}")
+    kinds = Counter(str(ref.task_type) for ref in refs)
+    console.print(_table(refs, splits, sorted(kinds)))
+    if official:
+        say("beside ALFWorld's own: " + "; ".join(f"{s} {how}" for s, how in official.items()))
+    say(f"{len(refs):,} games, {len(games.skipped):,} left out")
+    examples = _skipped(games, say)
     if args.skipped:
-        for task_id, reason in games.skipped:
-            say(f"  {task_id}: {reason}")
-    if games.skipped and not args.skipped:
+        for task_id, reason, why in games.skip_details():
+            say(f"  {task_id}: {reason} ({why})")
+    elif games.skipped:
         say("--skipped lists them")
+    engines = Counter(ref.engine for ref in refs)
+    if engines["textworld"]:
+        say(
+            f"{engines['textworld']:,} games have rules or wording that only the original engine "
+            'knows: engine="textworld", extra `reference`'
+        )
+    caches = _caches(say)
     problem = _problem(games)
     if problem is not None:
         say(f"none of them can be played here. {problem}")
     emit(
         {
             "source": games.source,
+            "found_by": found_by,
             "manifest_hash": games.manifest_hash,
             "games": len(refs),
-            "splits": {s: sum(counts[s, k] for k in kinds) for s in games.splits},
-            "task_types": {k: sum(counts[s, k] for s in games.splits) for k in kinds},
+            "splits": splits,
+            "official": official,
+            "task_types": dict(sorted(kinds.items())),
+            "engines": dict(sorted(engines.items())),
             "skipped": games.skip_counts(),
-            "skipped_games": [list(pair) for pair in games.skipped] if args.skipped else [],
+            "skip_examples": examples,
+            "skipped_games": [list(one) for one in games.skip_details()] if args.skipped else [],
+            "caches": caches,
         },
         args.json,
     )
     return 1 if problem is not None or not refs else 0
+
+
+def _found_by(data: str | None, games: Any) -> str:
+    if data is not None:
+        return "named by --data"
+    for name in VARIABLES:
+        value = os.environ.get(name)
+        if value and games.source.startswith(GENERATED) == value.startswith(GENERATED):
+            return f"named by ${name}"
+    return "nothing names any: generated households, not ALFWorld's own games"
+
+
+def _official(games: Any, splits: dict[str, int]) -> dict[str, str]:
+    """How the numbers compare with ALFWorld's; {} for sets that are not ALFWorld's."""
+    from agent_envs.alfworld.fetch import OFFICIAL_COUNTS, compared_with_official
+
+    # Trials are named after the day on which they were recorded: trial_T20190907_...
+    recorded = any("/trial_T" in task_id for task_id in games.task_ids())
+    if not recorded or not splits.keys() & OFFICIAL_COUNTS.keys():
+        return {}
+    return compared_with_official(splits)
+
+
+def _table(refs: list[Any], splits: dict[str, int], kinds: list[str]) -> Table:
+    counts = Counter((ref.split, str(ref.task_type)) for ref in refs)
+    table = Table()
+    table.add_column("games")
+    for split in splits:
+        table.add_column(Text(printable(split)), justify="right")
+    for kind in kinds:
+        table.add_row(kind, *(f"{counts[split, kind]:,}" for split in splits))
+    table.add_row("all", *(f"{number:,}" for number in splits.values()))
+    return table
+
+
+def _skipped(games: Any, say: Callable[[str], None]) -> dict[str, list[str]]:
+    """Print a line for each reason, with its first game; these games and what exactly it is."""
+    examples: dict[str, list[str]] = {}
+    for task_id, reason, why in games.skip_details():
+        examples.setdefault(reason, [task_id, why])
+    for reason, number in games.skip_counts().items():
+        task_id, why = examples[reason]
+        say(f"  {number:,} {reason}, for example {task_id}: {why}")
+    return examples
+
+
+def _caches(say: Callable[[str], None]) -> dict[str, Any]:
+    from agent_envs.alfworld import disk_cache, game_cache, index_cache
+
+    folder = disk_cache.cache_folder()
+    if folder is None:
+        say(f"caches: turned off by ${disk_cache.CACHE_VARIABLE}")
+        return {"folder": None}
+    told: dict[str, Any] = {"folder": str(folder)}
+    limits = {"indexes": index_cache.LIMIT_BYTES, "games": game_cache.LIMIT_BYTES}
+    for name, limit in limits.items():
+        sizes = [size for _, size, _ in disk_cache.files_in(str(folder / name))]
+        told[name] = {"files": len(sizes), "bytes": sum(sizes), "limit": limit}
+    parts = (
+        f"{told[name]['files']:,} {what}, {told[name]['bytes'] / 2**20:.1f} MB of at most "
+        f"{told[name]['limit'] >> 20}"
+        for name, what in (("indexes", "indexes"), ("games", "compiled games"))
+    )
+    say(f"caches in {folder}: {'; '.join(parts)}")
+    return told
 
 
 def _problem(games: Any) -> str | None:

@@ -40,6 +40,7 @@ COMMANDS: dict[str, Command] = {
     "verify objectives": Command("verify_objectives", "check objectives against numeric vectors"),
     "bench alfworld": Command("bench_alfworld", "speed beside the original engine, in one run"),
     "data status": Command("data_status", "which games are there, which are skipped and why"),
+    "data fetch": Command("data_fetch", "get ALFWorld's own games"),
     "data generate": Command("data_generate", "write generated households as game files"),
 }
 
