@@ -16,6 +16,7 @@ from typing import Any
 
 from agent_envs.alfworld.compile import compile_game, read_payload
 from agent_envs.alfworld.disk_cache import remove
+from agent_envs.alfworld.game_archives import Packed
 from agent_envs.alfworld.game_cache import GameCache
 from agent_envs.alfworld.game_index import (
     Entry,
@@ -245,12 +246,13 @@ class GameSet:
         return data
 
     def _compile(self, entry: Entry) -> Game:
-        data = self._read(entry)
         if self._on_disk is None:
-            return compile_game(data)
+            return compile_game(self._read(entry))
+        # What was in an archive is in memory since, and cannot have changed.
+        data = None if isinstance(entry.read, Packed) else self._read(entry)
         game = self._on_disk.get(entry.digest)
         if game is None:
-            game = compile_game(data)
+            game = compile_game(self._read(entry) if data is None else data)
             self._on_disk.put(entry.digest, game)
         return game
 

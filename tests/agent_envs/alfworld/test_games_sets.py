@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import pickle
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,18 +110,35 @@ def test_errors_of_a_game_name_it(tmp_path: Path) -> None:
         found.load(f"train/{GOOD}")
 
 
-def test_set_survives_being_sent_to_another_process(tmp_path: Path) -> None:
-    import pickle
+def test_a_set_survives_being_sent_to_another_process(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "tree")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.add(root / TREE, TREE)
+    for place in (root, tmp_path / "a.tar"):
+        found = GameSet.from_path(place)
+        game = found.load(f"train/{GOOD}")
+        copy = pickle.loads(pickle.dumps(found))
+        assert copy.task_ids() == found.task_ids()
+        assert copy.skip_details() == found.skip_details()
+        assert copy.manifest_hash == found.manifest_hash
+        assert copy.load(f"train/{GOOD}").revision == game.revision
+        assert len(pickle.dumps(found)) < 20_000  # no compiled games
 
-    found = GameSet.from_path(make_tree(tmp_path))
-    game = found.load(f"train/{GOOD}")
-    copy = GameSet.__new__(GameSet)
-    state = found.__getstate__()
-    assert "_compiled" not in state
-    copy.__setstate__(state)
-    assert copy.load(f"train/{GOOD}").revision == game.revision
-    assert pickle.loads(pickle.dumps(found.skipped)) == found.skipped
-    assert os.path.exists(found.source)
+
+def test_more_games_on_request_than_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(game_set, "MAX_ON_REQUEST", 3)
+    made: list[int] = []
+
+    def ids() -> Iterator[tuple[str, str, Any]]:
+        for number in range(10**9):
+            made.append(number)
+            yield f"train/{GOOD}{number}", "train", payload
+
+    with pytest.raises(InvalidOption, match=r"more than 3 games.*sero data generate"):
+        GameSet.from_games(ids(), manifest_hash="of-the-recipe")
+    assert made == [0, 1, 2, 3]
+    in_memory = [(f"train/{GOOD}{number}", "train", payload()) for number in range(5)]
+    assert len(GameSet.from_games(in_memory)) == 5  # they are there already
 
 
 def test_walkthrough_of_a_set() -> None:
