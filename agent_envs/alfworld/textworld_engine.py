@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
@@ -91,7 +92,8 @@ class TextWorldGame:
         self._pddl: Any = None
         self._started = False
         with ENGINE_LOCK:
-            packages = _import()
+            check_versions()
+            packages = _packages()
         path = Path(game) if isinstance(game, os.PathLike) else None
         if isinstance(game, str) and not game.lstrip().startswith("{"):
             path = Path(game)
@@ -106,7 +108,7 @@ class TextWorldGame:
                 "The expert reads traj_data.json: give the path of a game in a tree."
             )
         infos = packages.infos(won=True, admissible_commands=True)
-        with ENGINE_LOCK, _own_argv():
+        with _engine_call():
             self._pddl = _make_env(packages, infos)
             env = packages.demangler(self._pddl, shuffle=False)
             env = packages.names(env)
@@ -117,6 +119,10 @@ class TextWorldGame:
                 env.load(str(path) if expert else dict(payload))
             except SystemExit as error:  # how Fast Downward's translator reports errors
                 raise UnsupportedGame(f"The original engine refuses the game: {error}.") from error
+            except Exception as error:  # it checks little, and fails anywhere
+                raise UnsupportedGame(
+                    f"The original engine fails on the game: {type(error).__name__}: {error}."
+                ) from error
             if naming is not None:
                 entities = self._pddl._entity_infos
                 for name, shown in number_names(shuffled(entities, naming)).items():
@@ -126,7 +132,7 @@ class TextWorldGame:
 
     def reset(self) -> Reply:
         """Start the game anew."""
-        with ENGINE_LOCK, _own_argv():
+        with _engine_call():
             state = self._running().reset()
         self._started = True
         return self._reply(state, 0.0, False)
@@ -139,7 +145,7 @@ class TextWorldGame:
         """
         if not self._started:
             raise ResetNeeded("Call reset() before step().")
-        with ENGINE_LOCK:
+        with _engine_call():
             state, score, done = self._running().step(command)
         return self._reply(state, float(score), bool(done))
 
@@ -181,7 +187,7 @@ class TextWorldGame:
         pddl = self._at_a_point("facts")
         world, lib = pddl._pddl_state, pddl.downward_lib
         with ENGINE_LOCK:
-            atoms = (_import().atom * lib.get_state_size())()
+            atoms = (_packages().atom * lib.get_state_size())()
             lib.get_state(atoms)
             found = {_flat(atom.get_fact(world.name2type)) for atom in atoms}
         # The library knows best what changes, since Python's mirror carries out both branches of
@@ -205,7 +211,7 @@ class TextWorldGame:
         """
         if not self._started:
             raise ResetNeeded("Call reset() before plan().")
-        with ENGINE_LOCK, _own_argv():
+        with _engine_call():
             # The infos of the games' own naming: the plan is spelled in them.
             return tuple(self._pddl._pddl_state.replan(self._pddl._entity_infos))
 
@@ -289,14 +295,15 @@ def _flat(fact: Any) -> tuple[str, ...]:
 class _Packages(NamedTuple):
     infos: Any
     atom: Any
+    parsers: tuple[Any, ...]
     env: Any
     demangler: Any
     names: Any
     expert: Any
 
 
-def _import() -> _Packages:
-    check_versions()
+@cache
+def _packages() -> _Packages:
     try:
         with _own_variable():
             from alfworld.agents.environment.alfred_tw_env import (
@@ -305,24 +312,31 @@ def _import() -> _Packages:
                 AlfredInfos,
             )
             from textworld import EnvInfos
-            from textworld.envs.pddl import PddlEnv
-            from textworld.envs.pddl.logic import Atom
+            from textworld.envs.pddl import PddlEnv, logic, textgen
     except ImportError as error:
         raise MissingExtra(
             f"The original ALFWorld engine (extra `reference`) cannot be imported: {error}. "
             "Install it anew: pip install '.[reference]' in a checkout of sero."
         ) from error
-    return _Packages(EnvInfos, Atom, PddlEnv, AlfredDemangler, AlfredInfos, AlfredExpert)
+    parsers = logic._PARSER, textgen._PARSER
+    return _Packages(
+        EnvInfos, logic.Atom, parsers, PddlEnv, AlfredDemangler, AlfredInfos, AlfredExpert
+    )
 
 
 @contextmanager
-def _own_argv() -> Iterator[None]:
-    """Undo that Fast Downward's translator rewrites ``sys.argv`` on each call."""
-    argv = sys.argv
-    try:
-        yield
-    finally:
-        sys.argv = argv
+def _engine_call() -> Iterator[None]:
+    """One call at a time, which leaves nothing behind in the process."""
+    with ENGINE_LOCK:
+        argv = sys.argv
+        try:
+            yield
+        finally:
+            sys.argv = argv  # Fast Downward's translator rewrites it
+            for parser in _packages().parsers:
+                # It keeps its last failure, that the frames which led there, and those our
+                # games: they would stay alive until somebody parses something again.
+                parser._furthest_exception = None
 
 
 @contextmanager
