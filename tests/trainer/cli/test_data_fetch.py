@@ -11,6 +11,7 @@ from agent_envs.alfworld import download
 from agent_envs.alfworld.fetch import GAMES, TRAJECTORIES
 from tests.agent_envs.alfworld.http_server import Site, serve
 from tests.agent_envs.alfworld.test_fetch import IDS, game_files, trajectory_files, zipped
+from tests.support import run_python
 from tests.trainer.cli.conftest import Sero
 
 
@@ -76,6 +77,11 @@ def test_o34_an_unreachable_server(sero: Sero, site: Site, tmp_path: Path) -> No
     for part in ("no connection", "no internet", "SERO_ALFWORLD_DATA"):
         assert part in outcome.errors
     assert sero("data", "fetch", "alfworld", "--url", "file:///etc").code == 2
+
+
+def test_it_needs_no_torch() -> None:
+    code = "import sys, trainer.cli.data_fetch; print('torch' in sys.modules)"
+    assert run_python(code).strip() == "False"
 
 
 def test_the_games_are_those_of_the_archives() -> None:
