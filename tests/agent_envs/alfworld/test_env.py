@@ -23,25 +23,8 @@ from agent_envs.errors import (
     TaskNotFound,
     UnsupportedGame,
 )
-from tests.agent_envs.alfworld.household import LOOK, PUT, payload, play, toy
-
-PEN = "train/pick_and_place_simple-Pen-None-Shelf-1/t"
-MUG = "train/pick_and_place_simple-Mug-None-Shelf-1/t"
-LAMP = "valid_seen/look_at_obj_in_light-Mug-None-DeskLamp-1/t"
-
-
-def game_set() -> GameSet:
-    return GameSet.from_games(
-        [
-            (MUG, "train", payload()),
-            (PEN, "train", payload(PUT.format(obj="PenType", rec="DrawerType"), "put pens away")),
-            (LAMP, "valid_seen", payload(LOOK.format(obj="MugType"), "look at the mug")),
-        ]
-    )
-
-
-def make(**options: Any) -> gymnasium.Env[str, str]:
-    return gymnasium.make("SeroALFWorld-v0", **{"data": game_set(), **options})
+from tests.agent_envs.alfworld.household import payload, play, toy
+from tests.agent_envs.alfworld.worlds import LAMP, MUG, PEN, game_set, make
 
 
 def test_a_whole_episode() -> None:
