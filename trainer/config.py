@@ -81,6 +81,13 @@ class Config:
                 "rollout.rollouts=1 gives every group objective a group of one, whose advantage "
                 "is 0: nothing would be learnt. Use 2 or more."
             )
+        if self.run.dtype == "bfloat16" and self.optim.old_logprobs == "sampler":
+            # What samples is a rounded copy of the weights that are trained: ratios would not
+            # start at 1, and clipping would act on rounding.
+            raise ConfigError(
+                "run.dtype=bfloat16 needs optim.old_logprobs=recompute: the sampler's log-probs "
+                "are those of rounded weights. Or use run.dtype=float32."
+            )
 
     @property
     def base_active(self) -> bool:

@@ -244,7 +244,7 @@ class OptimConfig:
     steps: int = 2  # M, optimiser steps an epoch: turns and roots are cut into M parts
     epochs: int = 1  # published
     micro_batch_tokens: int = 4096  # padded tokens in one forward; changes nothing but memory
-    old_logprobs: Literal["sampler", "recompute"] = "sampler"
+    old_logprobs: Literal["sampler", "recompute"] = "sampler"  # bfloat16 needs `recompute`
 
     def check(self) -> None:
         positive("optim.lr", self.lr, zero=True)

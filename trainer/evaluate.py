@@ -22,12 +22,13 @@ import gymnasium
 
 from agent_envs.errors import SeroError
 from trainer import rng
+from trainer.compare import paired_difference
 from trainer.generation.base import Sampler
 from trainer.metrics import mean_or_none, wilson
 from trainer.rollout import Episode, PlaySettings, Student, Trajectory, play
 from trainer.runinfo import package_versions
 
-__all__ = ["Incomparable", "check_comparable", "evaluate", "summarise"]
+__all__ = ["Incomparable", "check_comparable", "compare_outcomes", "evaluate", "summarise"]
 
 FORMAT = 1
 _MUST_AGREE = (
@@ -157,6 +158,48 @@ def check_comparable(left: Mapping[str, Any], right: Mapping[str, Any]) -> None:
         raise Incomparable(
             f"The results differ in {listing}. Evaluate both on the same tasks and prompt."
         )
+
+
+def compare_outcomes(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """The success of two results on the tasks that both played, task by task.
+
+    Each task is a pair: its outcome (1 solved, 0 not) in `later` minus that in `earlier`. The
+    interval is Student's t over these pairs (`trainer.compare.paired_difference`), so what makes
+    a task hard for both cancels out. It is about these policies on tasks like these; it knows
+    nothing of other training seeds.
+
+    Returns:
+        `tasks` (pairs), `wins_before`, `wins` on them, `gained` and `lost` (solved by one only),
+        `difference` of the shares with its 95 % interval `low`, `high`: `None` for fewer than two
+        tasks, and where no task changed, since nothing then says how much they scatter.
+
+    Raises:
+        Incomparable: no task is in both, or a result lacks its list of tasks.
+    """
+    try:
+        before, after = (
+            {str(task["task_id"]): bool(task["success"]) for task in result["tasks"]}
+            for result in (earlier, later)
+        )
+    except (KeyError, TypeError) as error:
+        raise Incomparable(f"A result has no outcome of every task: {error!r}.") from error
+    shared = [task for task in after if task in before]
+    if not shared:
+        raise Incomparable("The results have no task in common.")
+    pairs = [(before[task], after[task]) for task in shared]
+    difference = paired_difference([float(a) for _, a in pairs], [float(b) for b, _ in pairs])
+    gained, lost = pairs.count((False, True)), pairs.count((True, False))
+    changed = gained + lost > 0
+    return {
+        "tasks": len(pairs),
+        "wins_before": sum(b for b, _ in pairs),
+        "wins": sum(a for _, a in pairs),
+        "gained": gained,
+        "lost": lost,
+        "difference": difference.mean,
+        "low": difference.low if changed else None,
+        "high": difference.high if changed else None,
+    }
 
 
 def _share(trajectories: Sequence[Trajectory]) -> dict[str, Any]:

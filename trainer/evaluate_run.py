@@ -59,11 +59,15 @@ def evaluate_run(
     torch.set_num_threads(config.run.threads)
     env_config = config.env if data is None else replace(config.env, data=data)
     games = open_games(env_config)
+    # Every split is looked up before the first is played.
+    ids_of = {
+        split: spread(split_tasks(env_config, games, split), settings.tasks)
+        for split in settings.splits
+    }
     student = make_student(config, model, tokenizer)
     sampler = HFSampler(model, student.stop_ids, pad_id=student.pad_id)
     results = {}
-    for split in settings.splits:
-        ids = spread(split_tasks(env_config, games, split), settings.tasks)
+    for split, ids in ids_of.items():
         size = min(settings.batch_size, len(ids))
         results[split] = evaluate(
             ids,

@@ -24,8 +24,6 @@ from torch import nn
 from trainer.checkpoint import (
     Checkpoint,
     CheckpointError,
-    latest_checkpoint,
-    load_checkpoint,
     restore_optimizer,
     save_checkpoint,
 )
@@ -37,11 +35,12 @@ from trainer.generation.hf import HFSampler
 from trainer.learner import Counters, Learner
 from trainer.metrics import MetricsLog, Phases
 from trainer.models.tiny import load_policy, save_policy
+from trainer.resume import checkpoint_to_resume, cut_logs, set_aside
 from trainer.rollout import Episode, PlaySettings, Trajectory, play
 from trainer.rollout_metrics import rollout_metrics
 from trainer.run_folder import RunFolder, RunFolderError, dtype_of, make_student, usable_device
 from trainer.runinfo import run_info, write_json
-from trainer.worlds import make_env, open_games, split_tasks, spread, tasks_at
+from trainer.worlds import check_splits, make_env, open_games, split_tasks, spread, tasks_at
 
 __all__ = ["TrainResult", "Trainer", "train"]
 
@@ -245,6 +244,7 @@ def train(
     out: str | Path,
     *,
     resume: bool = False,
+    resume_from: int | None = None,
     until: int | None = None,
     on_iteration: OnIteration | None = None,
     on_warmstart: OnWarmstart | None = None,
@@ -253,21 +253,28 @@ def train(
 
     Args:
         resume: continue from the last checkpoint in `out`, as if there had been no break.
+        resume_from: continue from the checkpoint after so many iterations; what the run has
+            beyond it moves to `out`/aside. None: the last, if `resume`.
         until: stop (with a checkpoint) after so many iterations; None: `run.iterations`.
         on_iteration: called with each iteration's metrics.
         on_warmstart: called with (step, loss) of the warm start.
 
     Raises:
         ConfigError: this machine does not have `run.device`.
+        MissingData: no games, or none in `env.split` or a split of `eval.splits`.
         RunFolderError: `out` holds a run and `resume` is false, or another config's run.
-        CheckpointError: a file of the checkpoint is missing or corrupt.
+        CheckpointError: a file of the checkpoint is missing or corrupt; names an earlier one that
+            is intact.
     """
     folder = RunFolder(Path(out))
     usable_device(config.run.device)
     threads = torch.get_num_threads()
     torch.set_num_threads(config.run.threads)
     try:
-        trainer, start = (_resumed if resume else _started)(config, folder, on_warmstart)
+        if resume or resume_from is not None:
+            trainer, start = _resumed(config, folder, resume_from)
+        else:
+            trainer, start = _started(config, folder, on_warmstart)
         results: dict[str, dict[str, Any]] = {}
         if start == 0 and config.eval.initial:
             results = trainer.evaluate(0)
@@ -324,8 +331,9 @@ def _started(
         raise RunFolderError(
             f"{folder.path} already holds a run. Choose another folder, or resume it (--resume)."
         )
-    folder.path.mkdir(parents=True, exist_ok=True)
     games = open_games(config.env)
+    check_splits(config, games)
+    folder.path.mkdir(parents=True, exist_ok=True)
     if config.model.path is not None:
         model, tokenizer = load_policy(config.model.path)
     else:
@@ -348,10 +356,8 @@ def _started(
     return trainer, 0
 
 
-def _resumed(
-    config: Config, folder: RunFolder, on_warmstart: OnWarmstart | None
-) -> tuple[Trainer, int]:
-    """The run in `folder`, as its last checkpoint left it."""
+def _resumed(config: Config, folder: RunFolder, resume_from: int | None) -> tuple[Trainer, int]:
+    """The run in `folder`, as a checkpoint (None: the last) left it."""
     free: dict[str, Any] = {"run.iterations": 0, "run.checkpoint_every": 0, "run.threads": 1}
     made_with, info = folder.read_info()
     if made_with.replace(**free) != config.replace(**free):
@@ -359,9 +365,10 @@ def _resumed(
             f"{folder.info} was made with another config; only {', '.join(free)} may change when "
             "a run is resumed. Use its config, or start a new folder."
         )
-    checkpoint = load_checkpoint(latest_checkpoint(folder.checkpoints))
-    model, tokenizer = load_policy(checkpoint.path)
+    checkpoint = checkpoint_to_resume(folder, resume_from)
     games = open_games(config.env)
+    check_splits(config, games)
+    model, tokenizer = load_policy(checkpoint.path)
     trainer = _trainer(config, folder, model, tokenizer, games)
     found = {
         "manifest_hash": games.manifest_hash,
@@ -374,9 +381,9 @@ def _resumed(
                 "Resume with the games and the version that the run began with."
             )
     trainer.restore(checkpoint)
-    for path in (folder.metrics, folder.roots):
-        # What was logged after the checkpoint is about to happen again.
-        MetricsLog(path).truncate(checkpoint.iteration)
+    if resume_from is not None:
+        set_aside(folder, checkpoint.iteration)
+    cut_logs(folder, checkpoint.iteration)
     return trainer, checkpoint.iteration
 
 

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from agent_envs.errors import SeroError
+
 __all__ = ["MetricsError", "MetricsLog", "Phases", "mean_or_none", "read_metrics", "wilson"]
 
 
-class MetricsError(ValueError):
+class MetricsError(SeroError, ValueError):
     """A metrics file that cannot be read."""
 
 

@@ -14,9 +14,9 @@ import agent_envs  # noqa: F401  (registers the environment ids)
 from agent_envs.alfworld.games import GameSet, load_game_set
 from agent_envs.errors import MissingData
 from trainer import rng
-from trainer.config import EnvConfig
+from trainer.config import Config, EnvConfig
 
-__all__ = ["make_env", "open_games", "split_tasks", "spread", "tasks_at"]
+__all__ = ["check_splits", "make_env", "open_games", "split_tasks", "spread", "tasks_at"]
 
 
 def open_games(config: EnvConfig) -> GameSet:
@@ -72,6 +72,20 @@ def split_tasks(config: EnvConfig, games: GameSet, split: str) -> tuple[str, ...
             + f"; splits: {', '.join(games.splits) or 'none'}. Change env.data or the split."
         )
     return tuple(ids)
+
+
+def check_splits(config: Config, games: GameSet) -> None:
+    """Looks for tasks wherever a run is going to need them, before any work is done.
+
+    Raises:
+        MissingData: there is none in `env.split` or in a split of `eval.splits`; names the field.
+    """
+    fields = [("env.split", config.env.split), *(("eval.splits", s) for s in config.eval.splits)]
+    for field, split in fields:
+        try:
+            split_tasks(config.env, games, split)
+        except MissingData as error:
+            raise MissingData(f"{field} names {split!r}. {error}") from error
 
 
 def spread(task_ids: Sequence[str], n: int | None) -> tuple[str, ...]:

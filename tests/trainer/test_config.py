@@ -117,3 +117,10 @@ def test_every_shipped_config_loads(path: Path) -> None:
 def test_lists_on_the_command_line(text: str) -> None:
     config = Config().replace(**{"eval.splits": text})
     assert config.eval.splits == ("train", "valid_seen")
+
+
+def test_o26_rounded_samplers_need_recomputed_logprobs() -> None:
+    with pytest.raises(ConfigError, match=r"optim\.old_logprobs=recompute"):
+        Config().replace(**{"run.dtype": "bfloat16"})
+    config = Config().replace(**{"run.dtype": "bfloat16", "optim.old_logprobs": "recompute"})
+    assert config.run.dtype == "bfloat16"

@@ -9,7 +9,7 @@ import pytest
 import agent_envs
 from tests.support import run_python
 from tests.trainer import small
-from trainer.evaluate import Incomparable, check_comparable, evaluate
+from trainer.evaluate import Incomparable, check_comparable, compare_outcomes, evaluate
 from trainer.generation.hf import HFSampler
 from trainer.metrics import wilson
 from trainer.models.tiny import save_policy
@@ -163,3 +163,36 @@ def test_evaluation_runs_where_oracles_cannot_be_imported(tmp_path: Path) -> Non
     )
     result = json.loads(text.strip().splitlines()[-1])
     assert _steps(result) == _steps(_run(_tasks(3), 2))
+
+
+def _outcomes(pattern: str, **more: Any) -> dict[str, Any]:
+    tasks = [{"task_id": f"t{i}", "success": c == "1"} for i, c in enumerate(pattern) if c != "."]
+    return {"tasks": tasks, **more}
+
+
+def test_results_are_compared_task_by_task() -> None:
+    """By hand: differences 1, 1, 0, -1; mean 1/4, s = 0.9574, t(0.975, 3) = 3.1824."""
+    compared = compare_outcomes(_outcomes("0011"), _outcomes("1110"))
+    assert (compared["tasks"], compared["wins_before"], compared["wins"]) == (4, 2, 3)
+    assert (compared["gained"], compared["lost"]) == (2, 1)
+    assert compared["difference"] == 0.25
+    half = 3.182446 * 0.957427 / 2
+    assert compared["low"] == pytest.approx(0.25 - half, abs=1e-4)
+    assert compared["high"] == pytest.approx(0.25 + half, abs=1e-4)
+    back = compare_outcomes(_outcomes("1110"), _outcomes("0011"))
+    assert (back["difference"], back["low"]) == (-0.25, -compared["high"])
+    # The order of the tasks is no matter, nor are those that only one of them played.
+    turned = {"tasks": _outcomes("..11")["tasks"][::-1] + _outcomes("00")["tasks"]}
+    assert compare_outcomes(turned, _outcomes("1110")) == compared
+    assert compare_outcomes(_outcomes("00111"), _outcomes("1110.")) == compared
+
+
+def test_a_comparison_without_information_claims_no_interval() -> None:
+    same = compare_outcomes(_outcomes("0101"), _outcomes("0101"))
+    assert (same["difference"], same["low"], same["high"]) == (0.0, None, None)
+    one = compare_outcomes(_outcomes("0"), _outcomes("1"))
+    assert (one["difference"], one["low"]) == (1.0, None)
+    with pytest.raises(Incomparable, match="no task in common"):
+        compare_outcomes(_outcomes("1."), _outcomes(".1"))
+    with pytest.raises(Incomparable, match="no outcome of every task"):
+        compare_outcomes({"tasks": [{"task_id": "a"}]}, _outcomes("1"))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from agent_envs.errors import MissingData
 from tests.trainer import small
 from tests.trainer.runs import run_config, sampled, trained, untimed
 from trainer.data import read_turns
@@ -82,7 +83,7 @@ def test_bfloat16_acts_and_computes_rounded_and_trains_float32(tmp_path: Path) -
 
 def test_the_acting_bfloat16_policy_is_the_one_that_would_be_loaded(tmp_path: Path) -> None:
     """Also far behind the start of a prompt: rotary frequencies are not rounded."""
-    config = run_config(tmp_path, run__dtype="bfloat16")
+    config = run_config(tmp_path, run__dtype="bfloat16", optim__old_logprobs="recompute")
     model, tokenizer = load_policy(tmp_path / "policy")
     trainer = Trainer(config, RunFolder(tmp_path / "run"), model, tokenizer, games=small.games())
     loaded, _ = load_policy(tmp_path / "policy", dtype=torch.bfloat16)
@@ -106,3 +107,14 @@ def test_cuda_and_bfloat16_smoke(tmp_path: Path) -> None:
     result = train(config, tmp_path / "run")
     assert result.metrics[-1]["optimizer_steps"] > 0
     assert result.metrics[-1]["nonfinite_steps"] == 0
+
+
+def test_a_split_without_tasks_is_said_before_any_work(tmp_path: Path) -> None:
+    def warm(step: int, loss: float) -> None:
+        raise AssertionError("the warm start has begun")
+
+    for key in ("eval.splits", "env.split"):
+        config = small.small_config().replace(**{key: "vaild_seen"})
+        with pytest.raises(MissingData, match=f"{key} names 'vaild_seen'.*valid_seen"):
+            train(config, tmp_path / "run", on_warmstart=warm)
+    assert not (tmp_path / "run").exists()

@@ -12,7 +12,8 @@ from tests.trainer.runs import run_config, sampled, trained, untimed
 from trainer.checkpoint import CheckpointError, load_checkpoint
 from trainer.loop import train
 from trainer.metrics import read_metrics
-from trainer.run_folder import RunFolderError
+from trainer.resume import set_aside
+from trainer.run_folder import RunFolder, RunFolderError
 
 
 def test_o25_resume_is_a_continuation(tmp_path: Path) -> None:
@@ -89,3 +90,74 @@ def test_o25_resuming_on_other_games_or_prompts_is_an_error(tmp_path: Path, key:
     info.write_text(json.dumps(json.loads(info.read_text()) | {key: "of another"}))
     with pytest.raises(RunFolderError, match=f"{key} 'of another'"):
         train(config.replace(**{"run.iterations": 2}), tmp_path / "run", resume=True)
+
+
+def test_o25_a_corrupt_checkpoint_names_an_intact_one_and_the_run_goes_on_there(
+    tmp_path: Path,
+) -> None:
+    config = run_config(
+        tmp_path, run__iterations=4, run__checkpoint_every=1, eval__every=2, auxiliary__name="sero"
+    )
+    folder = tmp_path / "run"
+    straight = train(config, folder)
+    weights, kept = trained(folder), (folder / "roots.jsonl").read_text()
+    for number in (3, 4):
+        file = folder / f"checkpoints/{number:06d}/model.safetensors"
+        file.write_bytes(file.read_bytes()[:-1] + b"\xaa")
+    with pytest.raises(CheckpointError, match=r"000004/model.*corrupt.*--resume-from 2`"):
+        train(config, folder, resume=True)
+    with pytest.raises(CheckpointError, match=r"000003/model.*corrupt.*--resume-from 2`"):
+        train(config, folder, resume_from=3)
+    with pytest.raises(CheckpointError, match=r"no checkpoint of iteration 7\. It has: 4, 3, 2, 1"):
+        train(config, folder, resume_from=7)
+    assert not (folder / "aside").exists(), "nothing moves before everything is checked"
+    logged = (folder / "metrics.jsonl").read_text().splitlines()
+
+    resumed = train(config, folder, resume_from=2)
+    assert [line["iteration"] for line in resumed.metrics] == [2, 3]
+    assert untimed(read_metrics(folder / "metrics.jsonl")) == untimed(straight.metrics)
+    assert (folder / "roots.jsonl").read_text() == kept
+    assert small.same(trained(folder), weights)
+    aside = folder / "aside/000002"
+    assert (aside / "metrics.jsonl").read_text().splitlines() == logged[2:]
+    assert kept.endswith((aside / "roots.jsonl").read_text())
+    moved = {path.relative_to(aside).as_posix() for path in aside.glob("*/*")}
+    assert moved == {
+        "checkpoints/000003", "checkpoints/000004", "eval/000004_valid_seen.json",
+        "turns/000002.parquet", "turns/000003.parquet",
+    }  # fmt: skip
+
+
+def test_nothing_before_a_corrupt_first_checkpoint_is_said(tmp_path: Path) -> None:
+    config = run_config(tmp_path, run__iterations=1)
+    train(config, tmp_path / "run")
+    (tmp_path / "run/checkpoints/000001/state.json").write_text("{}")
+    more = config.replace(**{"run.iterations": 2})
+    with pytest.raises(CheckpointError, match="None before it is intact"):
+        train(more, tmp_path / "run", resume=True)
+
+
+def test_setting_aside_loses_nothing_and_takes_nothing_else(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    lines = [json.dumps({"iteration": i, "x": "é"}) + "\n" for i in (0, 1, 1, 2)]
+    folder.roots.write_text("".join(lines) + '{"iteration": 0, "to')
+    for name in (
+        "turns/000000.parquet", "turns/000001.parquet", "eval/000001_a.json", "eval/000002_a.json",
+        "eval/later/000002_a.json", "eval/notes.txt", "checkpoints/.000002.x/part", "report.html",
+    ):  # fmt: skip
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    aside = set_aside(folder, 1)
+    assert aside == tmp_path / "aside/000001"
+    assert folder.roots.read_text() == lines[0]
+    assert (aside / "roots.jsonl").read_text() == "".join(lines[1:]) + '{"iteration": 0, "to'
+    moved = ["turns/000001.parquet", "eval/000002_a.json", "eval/later/000002_a.json"]
+    assert [(aside / name).read_text() for name in moved] == moved
+    assert not any((tmp_path / name).exists() for name in moved)
+    left = ["turns/000000.parquet", "eval/000001_a.json", "eval/notes.txt", "report.html"]
+    assert all((tmp_path / name).exists() for name in left)
+    # A second time there is nothing; what comes later never overwrites what was set aside.
+    assert set_aside(folder, 1) is None
+    (tmp_path / "turns/000005.parquet").write_text("new")
+    assert set_aside(folder, 1) == tmp_path / "aside/000001-2"

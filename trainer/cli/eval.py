@@ -2,8 +2,9 @@
 
 Writes one result file a split into the run's folder eval/later/, apart from those of training,
 which the report and the comparison read; a file of the same checkpoint is replaced. With
-`--against FILE` the result is compared with an earlier one; results that were measured on other
-tasks, prompts or settings are refused (exit code 2) unless `--force`.
+`--against FILE` the result is compared with an earlier one, task by task: wins of each, and the
+paired difference with its 95 % interval. Results that were measured on other tasks, prompts or
+settings are refused (exit code 2) unless `--force`, which compares the tasks that both played.
 """
 
 from __future__ import annotations
@@ -50,12 +51,19 @@ class Args:
 
 def run(args: Args) -> int:
     """Evaluate, write, print; 0 once every task was played."""
-    from trainer.evaluate import check_comparable
+    from trainer.evaluate import check_comparable, compare_outcomes
     from trainer.evaluate_run import evaluate_run
     from trainer.run_folder import RunFolder
     from trainer.runinfo import write_json
 
     earlier = _read(args.against) if args.against is not None else None
+    if earlier is not None:
+        splits = args.split or RunFolder(args.run).read_config().eval.splits
+        if earlier["split"] not in splits:
+            raise SeroError(
+                f"--against {args.against} is of split {earlier['split']!r}, to be evaluated are "
+                f"{', '.join(splits)}: nothing to compare."
+            )
     results = evaluate_run(
         args.run,
         args.split or None,
@@ -66,14 +74,11 @@ def run(args: Args) -> int:
         data=args.data,
         device=args.device,
     )
-    if earlier is not None and earlier["split"] not in results:
-        raise SeroError(
-            f"--against {args.against} is of split {earlier['split']!r}, evaluated were "
-            f"{', '.join(results)}: nothing to compare."
-        )
+    figures: dict[str, Any] = {}
     for split, result in results.items():
         path = RunFolder(args.run).evaluation(result["iteration"], split)
         write_json(path.parent / "later" / path.name, result)
+        figures[split] = {key: result[key] for key in _FIGURES}
         low, high = result["interval_95"]
         print(
             f"{split}: {result['wins']} of {result['n']} tasks, {result['success']:.1%} "
@@ -84,12 +89,29 @@ def run(args: Args) -> int:
         if earlier is not None and earlier["split"] == split:
             if not args.force:
                 check_comparable(earlier, result)
-            print(f"  before: {earlier['wins']} of {earlier['n']}, {earlier['success']:.1%}")
-    emit(
-        {split: {key: result[key] for key in _FIGURES} for split, result in results.items()},
-        args.json,
-    )
+            compared = compare_outcomes(earlier, result)
+            figures[split]["against"] = {"file": str(args.against), **compared}
+            print("\n".join(f"  {line}" for line in _compared(compared)))
+    emit(figures, args.json)
     return 0
+
+
+def _compared(c: Mapping[str, Any]) -> list[str]:
+    if c["low"] is not None:
+        interval = f"95 % interval {_points(c['low'])} to {_points(c['high'])} points"
+    elif c["gained"] + c["lost"]:
+        interval = "one task has no interval"
+    else:
+        interval = "no task changed, so there is no interval"
+    return [
+        f"on {c['tasks']} tasks before: {c['wins_before']}, now: {c['wins']} "
+        f"({c['gained']} solved only now, {c['lost']} only before)",
+        f"difference: {_points(c['difference'])} percentage points ({interval})",
+    ]
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}"
 
 
 _FIGURES = (

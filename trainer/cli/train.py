@@ -4,7 +4,7 @@
 
 Unknown keys are refused. The run folder gets the resolved config, metrics.jsonl, checkpoints,
 evaluations and report.html. `--resume` continues a run from its last checkpoint, as if there had
-been no break.
+been no break; `--resume-from N` from an earlier one, and moves what came after it to aside/.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class Args:
     """Run folder (default: runs/NAME, after the config file)."""
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
+    resume_from: Annotated[int | None, unset("N")] = None
+    """Continue the run in --out from its checkpoint after N iterations."""
     json: bool = False
     """Print the outcome as one JSON object on the last line."""
 
@@ -57,10 +59,13 @@ def run(parsed: tuple[Args, list[str]]) -> int:
     config = load_config(args.config, parse_overrides(rest))
     out = args.out or Path("runs") / args.config.stem
     warm_steps = config.warmstart.text_steps + config.warmstart.steps
-    if config.model.path is not None or args.resume:
+    resumed = args.resume or args.resume_from is not None
+    if config.model.path is not None or resumed:
         warm_steps = 0
     with progress.training(warm_steps, config.run.iterations) as hooks:
-        result = train(config, out, resume=args.resume, **hooks.as_arguments())
+        result = train(
+            config, out, resume=resumed, resume_from=args.resume_from, **hooks.as_arguments()
+        )
     figures: dict[str, Any] = {"run": str(out), "iterations": result.iterations}
     for split, evaluation in result.evaluations.items():
         print(f"{split}: {evaluation['wins']} of {evaluation['n']} tasks")
