@@ -18,6 +18,7 @@ from agent_envs.testing import PROMISES, ConformanceError, check_snapshot_env
 from tests.agent_envs import broken_envs_shared  # noqa: F401  (enters its classes)
 from tests.agent_envs.broken_envs import BROKEN, ListsTooMuch, ShowsThePlan, WithView, plan
 from tests.agent_envs.lamp_env import ENV_ID, LampEnv
+from tests.support import full_count
 
 HOUSES = "generated:small?seed=5&train=8&valid_seen=0&valid_unseen=0"
 
@@ -176,3 +177,16 @@ def test_public_keys_of_ones_own():
 def test_arguments_that_make_no_sense(arguments, message):
     with pytest.raises(InvalidOption, match=message):
         check_snapshot_env(**{"env": LampEnv(), **arguments})
+
+
+@pytest.mark.usefixtures("reference")
+def test_the_original_engine_keeps_every_promise():
+    data = "generated:small?seed=5&train=1&valid_seen=0&valid_unseen=0"
+    how = {"plan": shipped_plan} if full_count(0, 1) else {}  # minutes: it is slow
+    env = gymnasium.make("SeroALFWorld-v0", data=data, engine="textworld", max_steps=10)
+    try:
+        report = check_snapshot_env(env, walks=1, steps=3, **how)
+    finally:
+        env.close()
+    unchecked = {name for name, _ in report.unchecked}
+    assert unchecked == {"seeds_differ"} | ({"success"} if not how else set())

@@ -57,6 +57,32 @@ def test_eight_interleaved_equal_eight_in_a_row(kind, maker):
         assert expected[0][0][0].startswith("Welcome! ‘Café™’\t")
 
 
+@pytest.mark.usefixtures("reference")
+def test_a_pool_of_the_original_engine_answers_as_the_native_one():
+    data = "generated:small?seed=5&train=1&valid_seen=0&valid_unseen=0"
+    pool = agent_envs.make_vec("SeroALFWorld-v0", 4, num_workers=2, data=data, engine="textworld")
+    native = agent_envs.make_vec("SeroALFWorld-v0", 4, data=data)
+    try:
+        texts, infos = pool.reset(seed=0)
+        expected, their_infos = native.reset(seed=0)
+        for step in range(full_count(6, 40)):
+            assert texts == expected
+            commands = infos["admissible_actions"]
+            assert commands.tolist() == their_infos["admissible_actions"].tolist()
+            actions = [
+                commands[i][(7 * i + step) % len(commands[i])] if pool.live[i] else None
+                for i in range(4)
+            ]
+            texts, *flags, infos = pool.step(actions)
+            expected, *their_flags, their_infos = native.step(actions)
+            assert [f.tolist() for f in flags] == [f.tolist() for f in their_flags]
+        snap = pool.snapshot(3)
+        pool.step([None, None, None, "inventory"])
+        assert pool.restore(3, snap)[0] == expected[3]
+    finally:
+        pool.close()
+
+
 @kinds
 def test_eight_threads_equal_eight_in_a_row(kind):
     barrier = Barrier(N)

@@ -65,6 +65,14 @@ def cycle(number):
     vec.step(["look"] * 4)
     vec.close()
 """
+ORIGINAL = """
+DATA = "generated:small?seed=5&train=2&valid_seen=0&valid_unseen=0"
+def cycle(number):
+    env = gymnasium.make("SeroALFWorld-v0", data=DATA, engine="textworld")
+    env.reset(seed=number)
+    env.step("look")
+    env.close()
+"""
 
 
 def grown(cycle: str, warm_up: int, cycles: int, folder: Path) -> tuple[dict, dict]:
@@ -89,6 +97,14 @@ def test_o8_cycles_leave_nothing_behind(cycle, cycles, tmp_path):
 
 def test_o8_cycles_of_a_pool_leave_nothing_behind(tmp_path):
     before, after = grown(POOL, 2, full_count(4, 30), tmp_path)
+    assert after["rss"] - before["rss"] < BOUND
+    for key in ("fds", "temporary", "children"):
+        assert after[key] == before[key], key
+
+
+@pytest.mark.usefixtures("reference")
+def test_o8_cycles_of_the_original_engine_leave_nothing_behind(tmp_path):
+    before, after = grown(ORIGINAL, 4, full_count(6, 20), tmp_path)
     assert after["rss"] - before["rss"] < BOUND
     for key in ("fds", "temporary", "children"):
         assert after[key] == before[key], key
