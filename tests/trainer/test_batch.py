@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from agent_envs.prompting.history import History
 from tests.trainer import small
 from trainer.batch import advantages, constant_groups, partition
 from trainer.rng import stream
+from trainer.rollout import Episode, Trajectory
+from trainer.rollout_metrics import rollout_metrics
 from trainer.worlds import spread, tasks_at
 
 
@@ -79,3 +82,18 @@ def test_spread_keeps_ends_and_shares() -> None:
     ids = [f"a{i}" for i in range(6)] + [f"b{i}" for i in range(3)]
     assert spread(ids, 3) == ("a0", "a3", "b0")
     assert spread(ids, None) == spread(ids, 99) == tuple(ids)
+
+
+def test_o28_the_logged_share_of_degenerate_groups() -> None:
+    draws = stream(1, purpose="test").random((4000, 2)) < 0.18
+    trajectories = [
+        Trajectory(
+            Episode(f"t{g}", str(g), f"{g}.{i}", 0), "pick", (), (), History(), bool(won),
+            float(won), "success" if won else "step_limit",
+        )
+        for g, group in enumerate(draws)
+        for i, won in enumerate(group)
+    ]  # fmt: skip
+    metrics = rollout_metrics(trajectories, [])
+    assert metrics["frac_degenerate_groups"] == pytest.approx(0.7048, abs=0.03)
+    assert metrics["mixed_group_share"] == 1 - metrics["frac_degenerate_groups"]

@@ -7,7 +7,6 @@ from trainer.auxiliary.format_control import (
     format_control_loss,
     format_mask,
     format_row_coefficients,
-    total_mass,
 )
 from trainer.auxiliary.sero import (
     Branch,
@@ -58,5 +57,4 @@ __all__ = [
     "sero_loss",
     "success_return",
     "suffix_return",
-    "total_mass",
 ]

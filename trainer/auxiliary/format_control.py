@@ -63,8 +63,8 @@ def format_row_coefficients(
     Args:
         token_counts_B: |F_b|; 0 for replies that take no part.
         n_rows: N, replies with format tokens in the whole optimiser step.
-        mass: sum of row weights. 1 is the plain mean; pass `total_mass` of the step's oracle
-            branches to give the control the same force.
+        mass: sum of row weights. 1 is the plain mean; the sum of g_r * w_{r,k} / N_root over a
+            step's branch rows gives the control the force of SERO in that step.
 
     Returns:
         Floats (B,); exactly 0.0 where |F_b| = 0.
@@ -77,20 +77,6 @@ def format_row_coefficients(
         raise ValueError(f"mass must be finite and >= 0, found {mass}.")
     scale = max(n_rows, 1)
     return [mass / (scale * count) if count > 0 else 0.0 for count in token_counts_B]
-
-
-def total_mass(
-    coefficients_R_K: Sequence[Sequence[float]], token_counts_R_K: Sequence[Sequence[int]]
-) -> float:
-    """Sum over branch rows of coefficient * |C_k|: the row mass of an oracle objective's step.
-
-    For SERO with token means this is sum_r g_r sum_k w_{r,k} / N_root over the kept rows.
-    """
-    return math.fsum(
-        coefficient * count
-        for coefficients, counts in zip(coefficients_R_K, token_counts_R_K, strict=True)
-        for coefficient, count in zip(coefficients, counts, strict=True)
-    )
 
 
 def format_control_loss(

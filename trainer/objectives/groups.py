@@ -183,22 +183,3 @@ def normalise(
         raw = score / (1.0 + eps) if use_std else score
         advantage = torch.where(stats.count[group_M] == 1, raw, advantage)
     return advantage
-
-
-def degenerate_fraction(score_N: Tensor, uid_N: Tensor) -> float:
-    """Share of groups that give no gradient: constant scores or a single member.
-
-    For success probability p and group size n it estimates p^n + (1 - p)^n.
-
-    Args:
-        score_N: (N,), one score per trajectory.
-        uid_N: int64 (N,), group ids, any values.
-
-    Returns:
-        A number in [0, 1]; 0.0 without groups.
-    """
-    check_vectors(score_N=score_N, uid_N=uid_N)
-    if uid_N.numel() == 0:
-        return 0.0
-    uids, group_N = torch.unique(uid_N, return_inverse=True)
-    return float(group_stats(score_N, group_N, uids.numel()).constant.double().mean())

@@ -14,7 +14,6 @@ from trainer.auxiliary import (
     format_mask,
     format_row_coefficients,
     row_coefficients,
-    total_mass,
 )
 
 # prompt, tag, command, command, tag, padding
@@ -58,7 +57,11 @@ def test_parts_of_a_step_add_up():
 def test_same_force_as_an_oracle_objective():
     counts = [[3, 2], [4]]
     coefficients = row_coefficients([1.0, 0.5], [[1.0, 0.5], [1.0]], counts, n_root=4)
-    mass = total_mass(coefficients, counts)
+    mass = sum(
+        c * n
+        for row, ns in zip(coefficients, counts, strict=True)
+        for c, n in zip(row, ns, strict=True)
+    )
     assert mass == pytest.approx((1 + 0.5 + 0.5) / 4)
     control = format_row_coefficients([2, 0, 5], n_rows=2, mass=mass)
     assert sum(c * n for c, n in zip(control, [2, 0, 5], strict=True)) == pytest.approx(mass)

@@ -13,7 +13,6 @@ from torch.testing import assert_close
 from trainer.objectives import (
     GroupError,
     check_groups,
-    degenerate_fraction,
     dense_ids,
     group_stats,
     normalise,
@@ -74,22 +73,6 @@ def test_o19_batch_of_unique_ids_is_refused():
 def test_o19_a_trajectory_in_two_groups_is_refused():
     with pytest.raises(GroupError, match="Trajectory id 3 occurs"):
         check_groups(torch.tensor([0, 0, 1]), torch.tensor([3, 4, 3]))
-
-
-def test_o28_degenerate_fraction_of_four_groups():
-    # constant, mixed, singleton, mixed
-    score = torch.tensor([1.0, 1, 0, 1, 5, 0, 1, 0])
-    uid = torch.tensor([9, 9, 2, 2, 7, 4, 4, 4])
-    assert degenerate_fraction(score, uid) == 0.5
-    assert degenerate_fraction(score[:0], uid[:0]) == 0.0
-
-
-def test_o28_degenerate_fraction_approaches_its_expectation():
-    generator = torch.Generator().manual_seed(3)
-    score = (torch.rand(40_000, generator=generator) < 0.18).double()
-    uid = torch.arange(20_000).repeat_interleave(2)
-    # .18^2 + .82^2 = .7048; standard error .003
-    assert abs(degenerate_fraction(score, uid) - 0.7048) < 0.012
 
 
 @pytest.mark.parametrize(
