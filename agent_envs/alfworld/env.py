@@ -106,9 +106,7 @@ class ALFWorldEnv(TextEnv):
         types = None if task_types is None else parse_task_types(task_types)
         self._engine = engine_named(engine)
         self._extras = _checked_extras(extras)
-        self._renumber, self._human, self._goal_index = _checked_variation(
-            domain_randomization, goal_source, goal_index
-        )
+        self._variation = _checked_variation(domain_randomization, goal_source, goal_index)
         self._fixed_order = task_ids is not None
         listed = None if task_ids is None else _checked_list(task_ids, types)
         self._games = load_game_set(data)
@@ -222,15 +220,16 @@ class ALFWorldEnv(TextEnv):
     # ------------------------------------------------------------------ inside
 
     def _drawn_variant(self, task_id: str) -> Variant:
+        renumber, human, index = self._variation
         naming = goal = None
         sentence = ""
-        if self._renumber and self._games.meta(task_id).split == TRAIN:
+        if renumber and self._games.meta(task_id).split == TRAIN:
             naming = int(self.np_random.integers(KEY_LIMIT))
-        if self._human:
+        if human:
             sentences = self._games.annotations(task_id)
-            choices = human_goal(sentences, self._goal_index, task_id)
+            choices = human_goal(sentences, index, task_id)
             goal = choices[0]
-            if self._goal_index is None:
+            if index is None:
                 goal = choices[int(self.np_random.integers(len(choices)))]
             sentence = sentences[goal]
         if naming is None and goal is None:
