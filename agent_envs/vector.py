@@ -205,8 +205,8 @@ class TextVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 continue
             observation, rewards[i], terminated, truncated, info = outcomes[i].value
             self._observations[i], self._infos[i] = observation, info
-            self._terminated[i], self._truncated[i] = terminated, truncated
-            if terminated or truncated:
+            if terminated or truncated:  # only now: what moves was not over before
+                self._terminated[i], self._truncated[i] = terminated, truncated
                 ended[i] = {"final_obs": observation, "final_info": info}
         self._raise_first(outcomes)
         flags = self._terminated.copy(), self._truncated.copy()
@@ -322,8 +322,9 @@ class TextVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             )
 
     def _demand_running(self, moving: list[int], over: Flags, again: set[int]) -> None:
-        self._demand_begun(range(self.num_envs), "step")
-        late = [i for i in moving if over[i] and i not in again]
+        if None in self._infos:
+            self._demand_begun(range(self.num_envs), "step")
+        late = [i for i in moving if over[i] and i not in again] if over.any() else []
         if late:
             raise ResetNeeded(
                 f"The episodes of the sub-envs {late} are over. Give None as their action to skip "

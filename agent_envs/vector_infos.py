@@ -29,9 +29,13 @@ def gather_infos(infos: Sequence[Mapping[str, Any] | None], fresh: NDArray[np.bo
     gathered: Infos = {}
     n = len(infos)
     keys = {key: None for info, new in zip(infos, fresh, strict=True) if new for key in info or ()}
+    everywhere = list(range(n))
     for key in keys:
-        places = [i for i, info in enumerate(infos) if info is not None and key in info]
-        values = [infos[i][key] for i in places]  # type: ignore[index]
+        try:
+            places, values = everywhere, [info[key] for info in infos]  # type: ignore[index]
+        except (KeyError, TypeError):  # rare: an info is missing, or has not this key
+            places = [i for i, info in enumerate(infos) if info is not None and key in info]
+            values = [infos[i][key] for i in places]  # type: ignore[index]
         mask = fresh.copy()
         if len(places) < n:
             mask[list(set(range(n)) - set(places))] = False
