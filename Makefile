@@ -46,7 +46,7 @@ format: $(STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff format .
 
 bench: $(STAMP) ## speed beside the original engine, in one run; writes benchmarks/results/
-	$(BIN)/python benchmarks/alfworld.py $(ARGS)
+	$(BIN)/python benchmarks/alfworld_speed.py $(ARGS)
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -8,7 +8,9 @@ Every ratio says how many times faster ours is:
                      `won` and `admissible_commands` only (its Gymnasium layer is not counted)
 `ratio_engine_cold`  the same on our engine's functions, no Gymnasium on either side
 `ratio_engine_warm`  the same walk a second time, on both sides
-`ratio_reset`        from the game file's content to the first observation
+`ratio_reset`        from the game file to the first observation, with the game in the cache of
+                     compiled games on disk; the original: loading it and `reset`
+`ratio_reset_first`  the same where the cache does not have the game: read, compiled, reset
 `ratio_restore`      back to a state at depth 50: snapshot + restore through the Gymnasium
                      wrappers; the original has neither, so it resets and replays the commands
 `ratio_planner`      a plan from the first state; the original: its own planner, given up (and
@@ -18,17 +20,23 @@ Every ratio says how many times faster ours is:
 Planners are means over games, everything else is a median over games (our side: over games and
 `REPEATS` repetitions, each on tables compiled anew). Steps are timed by whole walks, since one of
 ours is too short for the clock; medians, since one pause of a busy machine is as long as a walk.
+What needs the original to walk a second time (`ratio_engine_warm`, `ratio_restore`) is measured
+on the first games only.
 """
 
 from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium
@@ -37,6 +45,8 @@ import numpy as np
 import agent_envs
 from agent_envs.alfworld import engine
 from agent_envs.alfworld.compile import compile_game
+from agent_envs.alfworld.disk_cache import CACHE_VARIABLE
+from agent_envs.alfworld.game_archives import GAME_NAME
 from agent_envs.alfworld.games import GameSet
 from agent_envs.alfworld.goals import won
 from agent_envs.alfworld.model import PrivilegedView
@@ -47,8 +57,11 @@ from oracles.alfworld_planner import ALFWorldPlanner
 from trainer.bench.walks import Walk, seeded_walk
 
 THRESHOLDS = {
-    "ratio_gym": 2000.0,
-    "ratio_reset": 100.0,
+    "ratio_gym": 4000.0,
+    "ratio_engine_cold": 7000.0,
+    "ratio_engine_warm": 10000.0,
+    "ratio_reset": 2000.0,
+    "ratio_reset_first": 100.0,
     "ratio_restore": 10000.0,
     "ratio_planner": 1000.0,
 }
@@ -66,6 +79,7 @@ class Times:
 
     compile: list[float] = field(default_factory=list)
     reset: list[float] = field(default_factory=list)
+    reset_first: list[float] = field(default_factory=list)
     gym_walk: list[float] = field(default_factory=list)
     cold_walk: list[float] = field(default_factory=list)
     warm_walk: list[float] = field(default_factory=list)
@@ -104,22 +118,42 @@ def choose_games(games: GameSet, number: int, seed: int) -> tuple[str, ...]:
     return tuple(chosen[:number])
 
 
-def measure_ours(payload: bytes, task_id: str, split: str, walk: Walk, times: Times) -> None:
-    """Time our side of one game. `payload` is the content of its game file."""
-    seconds, game = timed(lambda: compile_game(payload))
-    times.compile.append(seconds)
-    for walks in (times.cold_walk, times.warm_walk):
-        seconds, _ = timed(lambda: _engine_walk(game, walk.commands))
-        walks.append(seconds)
+def measure_ours(tree: Path, task_id: str, walk: Walk, times: Times, again: bool) -> None:
+    """Time our side of one game of a tree that was opened before, so that the cache has it.
 
-    # A set of its own: nothing that was compiled or cached above is seen by the environment.
-    fresh = GameSet.from_games([(task_id, split, payload)])
-    steps = len(walk.commands)
-    env = gymnasium.make("SeroALFWorld-v0", data=fresh, split=split, max_steps=steps + 1)
-    seconds, _ = timed(lambda: env.reset(seed=0, options={"task_id": task_id}))
+    `again`: also time what the original needs a second walk for.
+    """
+    env, seconds = _reset_anew(tree, task_id, len(walk.commands))
     times.reset.append(seconds)
     seconds, _ = timed(lambda: [env.step(command) for command in walk.commands])
     times.gym_walk.append(seconds)
+
+    payload = (tree / task_id / GAME_NAME).read_bytes()
+    seconds, game = timed(lambda: compile_game(payload))
+    times.compile.append(seconds)
+    seconds, _ = timed(lambda: _engine_walk(game, walk.commands))
+    times.cold_walk.append(seconds)
+    with cache_at("off"):
+        other, seconds = _reset_anew(tree, task_id, len(walk.commands))
+    times.reset_first.append(seconds)
+    other.close()
+    if again:
+        seconds, _ = timed(lambda: _engine_walk(game, walk.commands))
+        times.warm_walk.append(seconds)
+        _measure_restoring(env, times)
+    env.close()
+
+
+def _reset_anew(tree: Path, task_id: str, steps: int) -> tuple[gymnasium.Env[str, str], float]:
+    """An env after its reset, and the seconds of that: on a set of games of its own, so that
+    nothing compiled before is in its memory."""
+    games = GameSet.from_path(tree)
+    env = gymnasium.make("SeroALFWorld-v0", data=games, split=None, max_steps=steps + 1)
+    seconds, _ = timed(lambda: env.reset(seed=0, options={"task_id": task_id}))
+    return env, seconds
+
+
+def _measure_restoring(env: gymnasium.Env[str, str], times: Times) -> None:
     for _ in range(50):
         begin = time.perf_counter()
         snap = agent_envs.snapshot(env)
@@ -127,11 +161,15 @@ def measure_ours(payload: bytes, task_id: str, split: str, walk: Walk, times: Ti
         agent_envs.restore(env, snap)
         times.restore.append(time.perf_counter() - middle)
         times.snapshot.append(middle - begin)
-    env.close()
 
 
-def measure_real(payload: bytes, walk: Walk, times: Times) -> list[tuple[str, tuple[str, ...]]]:
-    """Time the original's side of one game; returns its observations and admissible commands."""
+def measure_real(
+    payload: bytes, walk: Walk, times: Times, again: bool
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Time the original's side of one game; returns its observations and admissible commands.
+
+    `again`: also time a second walk, and with it the way back to where the first one ended.
+    """
     begin = time.perf_counter()
     real = TextWorldGame(payload)
     try:
@@ -140,10 +178,11 @@ def measure_real(payload: bytes, walk: Walk, times: Times) -> list[tuple[str, tu
         seconds, steps = timed(lambda: [real.step(command)[:2] for command in walk.commands])
         times.real_walk.append(seconds)
         record.extend(steps)
-        back, _ = timed(real.reset)
-        seconds, _ = timed(lambda: [real.step(command) for command in walk.commands])
-        times.real_warm_walk.append(seconds)
-        times.real_replay.append(back + seconds)
+        if again:
+            back, _ = timed(real.reset)
+            seconds, _ = timed(lambda: [real.step(command) for command in walk.commands])
+            times.real_warm_walk.append(seconds)
+            times.real_replay.append(back + seconds)
     finally:
         real.close()
     return record
@@ -196,58 +235,100 @@ def mismatches(payload: bytes, walk: Walk, record: Sequence[tuple[str, tuple[str
     return sum(a != (b[0], tuple(b[1])) for a, b in zip(ours, record, strict=True))
 
 
-def measure(
-    games: GameSet,
-    walks: int,
-    planner_games: int,
-    steps: int,
-    seed: int,
-    limit_s: float,
-    progress: Progress,
-) -> dict[str, object]:
+@contextmanager
+def cache_at(value: str) -> Iterator[None]:
+    """Set `CACHE_VARIABLE` for a while: the caches of the person who measures stay out of it."""
+    before = os.environ.get(CACHE_VARIABLE)
+    os.environ[CACHE_VARIABLE] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[CACHE_VARIABLE]
+        else:
+            os.environ[CACHE_VARIABLE] = before
+
+
+def lay_out(games: GameSet, task_ids: Sequence[str], tree: Path) -> None:
+    """Write games as a tree, and load each once, so that the caches know them."""
+    for task_id in task_ids:
+        folder = tree / task_id
+        folder.mkdir(parents=True)
+        (folder / GAME_NAME).write_text(json.dumps(dict(games.payload(task_id))), encoding="utf-8")
+    laid_out = GameSet.from_path(tree)
+    for task_id in task_ids:
+        laid_out.load(task_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured.
+
+    Attributes:
+        walks: on how many games to step and reset.
+        replays: on how many of them the original walks twice.
+        planner_games: on how many games to plan.
+        steps: length of a walk, and the depth at which restoring is measured.
+        seed: of the choice of games and of the walks.
+        planner_limit_s: after so many seconds a plan of the original is given up and counted
+            with them.
+    """
+
+    walks: int
+    replays: int
+    planner_games: int
+    steps: int
+    seed: int
+    planner_limit_s: float
+
+
+def measure(games: GameSet, plan: Plan, progress: Progress) -> dict[str, object]:
     """Run the whole comparison and return its figures (see the module's table).
 
     Args:
         games: where the games come from; the same are used on both sides.
-        walks: on how many games to step, reset and restore.
-        planner_games: on how many games to plan.
-        steps: length of a walk, and the depth at which restoring is measured.
-        seed: of the choice of games and of the walks.
-        limit_s: after so many seconds a plan of the original is given up and counted with them.
+        plan: how much is measured.
         progress: called with a line of text as the measurement goes on.
     """
+    chosen = choose_games(games, max(plan.walks, plan.planner_games), plan.seed)
+    with TemporaryDirectory() as folder, cache_at(str(Path(folder) / "cache")):
+        tree = Path(folder) / "games"
+        lay_out(games, chosen, tree)
+        return {
+            **_measure(tree, chosen, plan, progress),
+            "games": len(chosen),
+            **asdict(plan),
+            "source": games.source,
+            "manifest_hash": games.manifest_hash,
+        }
+
+
+def _measure(
+    tree: Path, chosen: Sequence[str], plan: Plan, progress: Progress
+) -> dict[str, object]:
     times = Times()
-    chosen = choose_games(games, max(walks, planner_games), seed)
     unseen = wrong = longer = given_up = 0
     for i, task_id in enumerate(chosen):
-        payload = json.dumps(dict(games.payload(task_id))).encode()
-        if i < walks:
-            rng = np.random.default_rng([seed, i])
-            walk = seeded_walk(compile_game(payload), steps, rng)
+        payload = (tree / task_id / GAME_NAME).read_bytes()
+        if i < plan.walks:
+            rng = np.random.default_rng([plan.seed, i])
+            walk = seeded_walk(compile_game(payload), plan.steps, rng)
             unseen += walk.unseen
             for _ in range(REPEATS):
-                measure_ours(payload, task_id, games.meta(task_id).split, walk, times)
-            record = measure_real(payload, walk, times)
+                measure_ours(tree, task_id, walk, times, again=i < plan.replays)
+            record = measure_real(payload, walk, times, again=i < plan.replays)
             wrong += mismatches(payload, walk, record)
-        if i < planner_games:
-            ours, real = measure_planners(payload, limit_s, times)
+        if i < plan.planner_games:
+            ours, real = measure_planners(payload, plan.planner_limit_s, times)
             given_up += real is None
             longer += real is not None and ours > real
         progress(f"{i + 1}/{len(chosen)} {task_id}")
     return {
-        **figures(times, steps),
-        "games": len(chosen),
-        "walks": walks,
-        "planner_games": planner_games,
-        "steps": steps,
-        "seed": seed,
-        "source": games.source,
-        "manifest_hash": games.manifest_hash,
-        "unseen_share": unseen / (walks * steps),
+        **figures(times, plan.steps),
+        "unseen_share": unseen / (plan.walks * plan.steps),
         "mismatches": wrong,
         "plans_longer_than_original": longer,
         "original_plans_given_up": given_up,
-        "planner_limit_s": limit_s,
     }
 
 
@@ -259,6 +340,7 @@ def figures(times: Times, steps: int) -> dict[str, object]:
         "ratio_engine_cold": middle(times.real_walk) / middle(times.cold_walk),
         "ratio_engine_warm": middle(times.real_warm_walk) / middle(times.warm_walk),
         "ratio_reset": middle(times.real_reset) / middle(times.reset),
+        "ratio_reset_first": middle(times.real_reset) / middle(times.reset_first),
         "ratio_restore": middle(times.real_replay)
         / (middle(times.snapshot) + middle(times.restore)),
         "ratio_planner": statistics.fmean(times.real_plan) / statistics.fmean(times.plan),
@@ -270,6 +352,7 @@ def figures(times: Times, steps: int) -> dict[str, object]:
         "restore_us": 1e6 * middle(times.restore),
         "compile_ms": 1e3 * middle(times.compile),
         "reset_ms": 1e3 * middle(times.reset),
+        "reset_first_ms": 1e3 * middle(times.reset_first),
         "plan_ms": 1e3 * statistics.fmean(times.plan),
         "real_step_ms": 1e3 * middle(times.real_walk) / steps,
         "real_reset_s": middle(times.real_reset),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,7 +60,8 @@ def test_games_are_chosen_across_task_types(games: GameSet) -> None:
 
 def test_figures_by_hand() -> None:
     times = bench.Times(
-        compile=[0.002], reset=[0.003, 0.001, 0.002], gym_walk=[0.001, 0.9, 0.001],
+        compile=[0.002], reset=[0.003, 0.001, 0.002], reset_first=[0.02],
+        gym_walk=[0.001, 0.9, 0.001],
         cold_walk=[0.0005], warm_walk=[0.00025], snapshot=[1e-6], restore=[4e-6],
         plan=[0.001, 0.003], real_reset=[2.0, 9.0, 1.0], real_walk=[4.0, 5.0, 3.0],
         real_warm_walk=[2.0], real_replay=[5.0], real_plan=[1.0, 7.0],
@@ -69,6 +71,7 @@ def test_figures_by_hand() -> None:
     assert figures["ratio_engine_cold"] == pytest.approx(4.0 / 0.0005)
     assert figures["ratio_engine_warm"] == pytest.approx(2.0 / 0.00025)
     assert figures["ratio_reset"] == pytest.approx(2.0 / 0.002)
+    assert figures["ratio_reset_first"] == pytest.approx(2.0 / 0.02)
     assert figures["ratio_restore"] == pytest.approx(5.0 / 5e-6)
     assert figures["ratio_planner"] == pytest.approx(4.0 / 0.002)
     assert figures["steps_per_s"] == pytest.approx(50_000)
@@ -87,17 +90,18 @@ def test_verdict() -> None:
     assert bench.missed({**result, "plans_longer_than_original": 1})
 
 
-def test_both_sides_walk_the_same_way(games: GameSet, reference: None) -> None:
+def test_both_sides_walk_the_same_way(games: GameSet, reference: None, tmp_path: Path) -> None:
     task_id = games.task_ids()[0]
     payload = json.dumps(dict(games.payload(task_id))).encode()
     walk = seeded_walk(games.load(task_id), 5, np.random.default_rng(0))
     times = bench.Times()
-    record = bench.measure_real(payload, walk, times)
+    record = bench.measure_real(payload, walk, times, again=True)
     assert len(record) == 6
     assert bench.mismatches(payload, walk, record) == 0
     record[3] = (record[3][0] + "!", record[3][1])
     assert bench.mismatches(payload, walk, record) == 1
-    bench.measure_ours(payload, task_id, "train", walk, times)
+    bench.lay_out(games, [task_id], tmp_path)
+    bench.measure_ours(tmp_path, task_id, walk, times, again=True)
     ours, original = bench.measure_planners(payload, 60.0, times)
     assert original is not None
     assert len(games.walkthrough(task_id) or ()) == ours <= original
