@@ -28,7 +28,7 @@ from rich.table import Table
 from agent_envs.alfworld.compile import compile_game
 from agent_envs.alfworld.engine import admissible, step
 from agent_envs.alfworld.games import GameSet
-from agent_envs.alfworld.generator import GENERATOR_VERSIONS, STANDARD, generate_game
+from agent_envs.alfworld.households.generator import GENERATOR_VERSIONS, STANDARD, generate_game
 from agent_envs.alfworld.model import Game, PrivilegedView, TaskType, bits
 from agent_envs.alfworld.text import intro
 from oracles.alfworld_planner import ALFWorldPlanner

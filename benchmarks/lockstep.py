@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent_envs.alfworld.game_index import NATIVE
 from agent_envs.alfworld.games import GameSet, load_game_set
-from agent_envs.alfworld.lockstep import Mismatch, Original, lockstep
-from agent_envs.alfworld.lockstep_walks import MixedWalk
+from agent_envs.alfworld.games.game_index import NATIVE
 from agent_envs.alfworld.model import Game, PrivilegedView, State
-from agent_envs.alfworld.textworld_engine import TextWorldGame
+from agent_envs.alfworld.original.lockstep import Mismatch, Original, lockstep
+from agent_envs.alfworld.original.lockstep_walks import MixedWalk
+from agent_envs.alfworld.original.textworld_engine import TextWorldGame
 from agent_envs.errors import DataError, MissingExtra, SeroError
 from oracles.alfworld_planner import ALFWorldPlanner
 from trainer.bench.alfworld import choose_games

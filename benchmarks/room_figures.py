@@ -3,8 +3,8 @@
     python benchmarks/room_figures.py path/to/json_2.1.1
 
 Only counts and shares are kept, none of a game's own text. What they are used for:
-agent_envs/alfworld/class_tables.py. Once written, the file changes only when the generator is to
-follow other games, and then the same seed gives other games.
+agent_envs/alfworld/households/class_tables.py. Once written, the file changes only when the
+generator is to follow other games, and then the same seed gives other games.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from agent_envs.alfworld.class_tables import class_tables
 from agent_envs.alfworld.games import GameSet
-from agent_envs.alfworld.house import ROOMS, placed_late
+from agent_envs.alfworld.households.class_tables import class_tables
+from agent_envs.alfworld.households.house import ROOMS, placed_late
 from agent_envs.alfworld.model import Game, TaskType, bits
 
 OUT = Path(__file__).parents[1] / "agent_envs" / "alfworld" / "data" / "room_figures.json"
@@ -238,7 +238,7 @@ def main() -> None:
     games = [Found(name, source.load(name)) for name in source.task_ids()]
     figures: dict[str, Any] = {
         "about": "Counts over public games of ALFWorld 0.4 (benchmarks/room_figures.py); what "
-        "each entry means: agent_envs/alfworld/class_tables.py.",
+        "each entry means: agent_envs/alfworld/households/class_tables.py.",
         "games": len(games),
         "tasks": {str(t): tasks([g for g in games if g.game.task_type is t]) for t in TaskType},
         "rooms": {},

@@ -27,8 +27,8 @@ def open_games(config: EnvConfig) -> GameSet:
     """
     if config.data != "generated":
         return load_game_set(config.data)
-    from agent_envs.alfworld.generator import generate_game_set
-    from agent_envs.alfworld.household_spec import PRESETS
+    from agent_envs.alfworld.households.generator import generate_game_set
+    from agent_envs.alfworld.households.spec import PRESETS
 
     generated = config.generated
     spec: Any = PRESETS[generated.preset]

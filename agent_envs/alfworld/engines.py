@@ -30,7 +30,7 @@ from agent_envs.errors import (
 )
 
 if TYPE_CHECKING:
-    from agent_envs.alfworld.textworld_session import Point, Session
+    from agent_envs.alfworld.original.textworld_session import Point, Session
 
 NATIVE, TEXTWORLD = "sero-native", "textworld"
 """Names of the engines in ``info["provenance"]``."""
@@ -165,7 +165,7 @@ class TextWorldEngine(Engine):
         return state.admissible
 
     def version(self) -> str:
-        from agent_envs.alfworld.reference import check_versions
+        from agent_envs.alfworld.original.packages import check_versions
 
         return ", ".join(f"{package} {number}" for package, number in check_versions().items())
 
@@ -173,7 +173,7 @@ class TextWorldEngine(Engine):
         return revision(games.payload(task_id))
 
     def load(self, games: GameSet, task_id: str, variant: Variant) -> Running:
-        from agent_envs.alfworld.textworld_session import open_session
+        from agent_envs.alfworld.original.textworld_session import open_session
 
         payload = games.payload(task_id)
         session = open_session(varied_payload(payload, variant), variant.naming)
@@ -198,7 +198,7 @@ class TextWorldEngine(Engine):
         return game.session.goal, known.name if known else "unknown", game.revision
 
     def view(self, game: Running, state: Point) -> tuple[Game, State]:
-        from agent_envs.alfworld.textworld_session import state_of
+        from agent_envs.alfworld.original.textworld_session import state_of
 
         session = game.session
         if session.table is None:

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from agent_envs.alfworld.compile import compile_game
-from agent_envs.alfworld.textworld_engine import Reply
+from agent_envs.alfworld.original.textworld_engine import Reply
 from agent_envs.errors import MissingExtra, UnsupportedGame
-from tests.agent_envs.alfworld.test_lockstep import StandIn
+from tests.agent_envs.alfworld.original.test_lockstep import StandIn
 from tests.support import ROOT
 
 SCRIPT = ROOT / "benchmarks" / "lockstep.py"

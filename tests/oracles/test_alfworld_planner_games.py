@@ -15,13 +15,13 @@ import pytest
 
 from agent_envs.alfworld.games import GameSet
 from agent_envs.alfworld.generations import GENERATIONS, Generation
-from agent_envs.alfworld.generator import generate_game_set
 from agent_envs.alfworld.goals import won
-from agent_envs.alfworld.household_spec import SMALL, STANDARD, HouseholdSpec
-from agent_envs.alfworld.lockstep import lockstep
-from agent_envs.alfworld.lockstep_walks import MixedWalk
+from agent_envs.alfworld.households.generator import generate_game_set
+from agent_envs.alfworld.households.spec import SMALL, STANDARD, HouseholdSpec
 from agent_envs.alfworld.model import State
-from agent_envs.alfworld.textworld_engine import TextWorldGame
+from agent_envs.alfworld.original.lockstep import lockstep
+from agent_envs.alfworld.original.lockstep_walks import MixedWalk
+from agent_envs.alfworld.original.textworld_engine import TextWorldGame
 from oracles import PlanStatus
 from oracles.alfworld_planner import ALFWorldPlanner
 from tests.agent_envs.alfworld.household import toy

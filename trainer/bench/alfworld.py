@@ -45,13 +45,13 @@ import numpy as np
 import agent_envs
 from agent_envs.alfworld import engine
 from agent_envs.alfworld.compile import compile_game
-from agent_envs.alfworld.disk_cache import CACHE_VARIABLE
-from agent_envs.alfworld.game_archives import GAME_NAME
 from agent_envs.alfworld.games import GameSet
+from agent_envs.alfworld.games.disk_cache import CACHE_VARIABLE
+from agent_envs.alfworld.games.game_archives import GAME_NAME
 from agent_envs.alfworld.goals import won
 from agent_envs.alfworld.model import PrivilegedView
+from agent_envs.alfworld.original.textworld_engine import TextWorldGame
 from agent_envs.alfworld.text import intro
-from agent_envs.alfworld.textworld_engine import TextWorldGame
 from agent_envs.errors import DataError
 from oracles.alfworld_planner import ALFWorldPlanner
 from trainer.bench.walks import Walk, seeded_walk

@@ -16,8 +16,8 @@ import numpy as np
 from agent_envs.alfworld import engine
 from agent_envs.alfworld.compile import compile_game
 from agent_envs.alfworld.games import GameSet
-from agent_envs.alfworld.generator import write_tree
-from agent_envs.alfworld.household_spec import SMALL
+from agent_envs.alfworld.households.generator import write_tree
+from agent_envs.alfworld.households.spec import SMALL
 from trainer.bench.alfworld import cache_at
 
 LIVE_GAMES = 100

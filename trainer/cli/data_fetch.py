@@ -25,8 +25,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from agent_envs.alfworld.download import TIMEOUT_S
-from agent_envs.alfworld.fetch import GAMES, OFFICIAL, Archive, Fetched, at_mirror, fetch
+from agent_envs.alfworld.games.download import TIMEOUT_S
+from agent_envs.alfworld.games.fetch import GAMES, OFFICIAL, Archive, Fetched, at_mirror, fetch
 from trainer.cli.common import emit, printable, unset
 
 

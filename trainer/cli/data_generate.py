@@ -81,7 +81,7 @@ def parse(words: Sequence[str]) -> Args:
 def run(args: Args) -> int:
     """Write the tree, read it back; 0 if every game is there and playable."""
     from agent_envs.alfworld.games import GameSet
-    from agent_envs.alfworld.generator import generate_game_set, write_tree
+    from agent_envs.alfworld.households.generator import generate_game_set, write_tree
     from trainer.cli.progress import bars
 
     counts, spec = split_counts(args), household_spec(args)
@@ -150,7 +150,7 @@ def household_spec(args: Args) -> Any:
     from dataclasses import replace
 
     from agent_envs.alfworld.games import parse_task_types
-    from agent_envs.alfworld.household_spec import PRESETS
+    from agent_envs.alfworld.households.spec import PRESETS
 
     spec = PRESETS[args.preset]
     changes: dict[str, Any] = {

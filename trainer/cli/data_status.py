@@ -105,7 +105,7 @@ def _found_by(data: str | None, games: Any) -> str:
 
 def _official(games: Any, splits: dict[str, int]) -> dict[str, str]:
     """How the numbers compare with ALFWorld's; {} for sets that are not ALFWorld's."""
-    from agent_envs.alfworld.fetch import OFFICIAL_COUNTS, compared_with_official
+    from agent_envs.alfworld.games.fetch import OFFICIAL_COUNTS, compared_with_official
 
     # Trials are named after the day on which they were recorded: trial_T20190907_...
     recorded = any("/trial_T" in task_id for task_id in games.task_ids())
@@ -138,7 +138,7 @@ def _skipped(games: Any, say: Callable[[str], None]) -> dict[str, list[str]]:
 
 
 def _caches(say: Callable[[str], None]) -> dict[str, Any]:
-    from agent_envs.alfworld import disk_cache, game_cache, index_cache
+    from agent_envs.alfworld.games import disk_cache, game_cache, index_cache
 
     folder = disk_cache.cache_folder()
     if folder is None:

@@ -16,7 +16,7 @@ from agent_envs.errors import MissingData
 from trainer.cli.common import emit, game_set, printable, unset
 
 if TYPE_CHECKING:
-    from agent_envs.alfworld.verify import Mismatch
+    from agent_envs.alfworld.original.verify import Mismatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Args:
 
 def run(args: Args) -> int:
     """Replay and print; 0 if something was compared and nothing differs."""
-    from agent_envs.alfworld.verify import DETAILS_LIMIT, verify_transcripts
+    from agent_envs.alfworld.original.verify import DETAILS_LIMIT, verify_transcripts
 
     games = game_set(args.games)
     if args.games is None and games.source.startswith("generated:"):

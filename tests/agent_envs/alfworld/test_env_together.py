@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 
-from agent_envs.alfworld.generator import parse_source
+from agent_envs.alfworld.households.generator import parse_source
 from tests.agent_envs.alfworld.worlds import game_set, walk
 
 OPTIONS: tuple[dict[str, Any], ...] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent_envs.alfworld.generations import GENERATIONS
-from agent_envs.alfworld.lockstep_walks import HOSTILE
+from agent_envs.alfworld.original.lockstep_walks import HOSTILE
 from tests.agent_envs.alfworld.household import LOOK, PUT, TREAT, TWO
 
 WALK = """

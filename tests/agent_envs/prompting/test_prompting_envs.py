@@ -7,7 +7,7 @@ import pytest
 
 import agent_envs
 from agent_envs.alfworld.engine import admissible, step
-from agent_envs.alfworld.generator import SMALL, generate_game_set
+from agent_envs.alfworld.households.generator import SMALL, generate_game_set
 from agent_envs.prompting import (
     CompactTemplate,
     FieldTemplate,

@@ -10,9 +10,9 @@ import pytest
 
 from agent_envs.alfworld import engine
 from agent_envs.alfworld.games import GameSet
-from agent_envs.alfworld.generator import generate_game_set
 from agent_envs.alfworld.goals import won
-from agent_envs.alfworld.household_spec import SMALL
+from agent_envs.alfworld.households.generator import generate_game_set
+from agent_envs.alfworld.households.spec import SMALL
 from agent_envs.errors import DataError
 from trainer.bench import alfworld as bench
 from trainer.bench.walks import seeded_walk

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from agent_envs.alfworld import engine
-from agent_envs.alfworld.generator import generate_game_set
-from agent_envs.alfworld.household_spec import SMALL
+from agent_envs.alfworld.households.generator import generate_game_set
+from agent_envs.alfworld.households.spec import SMALL
 from trainer.bench import footprint
 
 

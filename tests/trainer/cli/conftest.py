@@ -47,8 +47,8 @@ def sero(capsys: pytest.CaptureFixture[str]) -> Sero:
 @pytest.fixture(scope="session")
 def houses(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small tree of generated game files: 6 train, 6 valid_seen, 6 valid_unseen."""
-    from agent_envs.alfworld.generator import write_tree
-    from agent_envs.alfworld.household_spec import SMALL
+    from agent_envs.alfworld.households.generator import write_tree
+    from agent_envs.alfworld.households.spec import SMALL
 
     out = tmp_path_factory.mktemp("houses")
     counts = {"train": 6, "valid_seen": 6, "valid_unseen": 6}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent_envs.alfworld import download
-from agent_envs.alfworld.fetch import GAMES, TRAJECTORIES
+from agent_envs.alfworld.games import download
+from agent_envs.alfworld.games.fetch import GAMES, TRAJECTORIES
+from tests.agent_envs.alfworld.games.test_fetch import IDS, game_files, trajectory_files, zipped
 from tests.agent_envs.alfworld.http_server import Site, serve
-from tests.agent_envs.alfworld.test_fetch import IDS, game_files, trajectory_files, zipped
 from tests.support import run_python
 from tests.trainer.cli.conftest import Sero
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_envs.alfworld import games, index_cache
-from agent_envs.alfworld.fetch import compared_with_official
+from agent_envs.alfworld.games import index_cache, sources
+from agent_envs.alfworld.games.fetch import compared_with_official
 from tests.agent_envs.alfworld.household import payload
 from tests.agent_envs.alfworld.trees import GOOD, PICK, TREE, trajectory, write
 from tests.trainer.cli.conftest import Sero
@@ -164,7 +164,7 @@ def test_sizes_and_places_of_the_caches(
 ) -> None:
     monkeypatch.setenv("SERO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(index_cache, "SETTLED_NS", 0)
-    games._from_path.cache_clear()  # as in a new process
+    sources._from_path.cache_clear()  # as in a new process
     sero("data", "status", "--data", houses)
     caches = sero("data", "status", "--data", houses, "--json").figures["caches"]
     assert caches["folder"] == str(tmp_path / "cache")

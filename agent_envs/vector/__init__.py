@@ -1,0 +1,10 @@
+"""Many environments at once: in one process, or in a pool of worker processes."""
+
+from agent_envs.vector.vector_env import (
+    SerialVectorEnv,
+    TextVectorEnv,
+    alfworld_vector_env,
+    make_vec,
+)
+
+__all__ = ["SerialVectorEnv", "TextVectorEnv", "alfworld_vector_env", "make_vec"]
