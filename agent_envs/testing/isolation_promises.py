@@ -97,10 +97,9 @@ def check_envs_independent(subject: Subject) -> None:
     found: list[list[Taken]] = [[], []]
     for step in range(subject.steps):
         for number, env in enumerate(pair):
-            if step < len(alone[number][1]):
+            ended = bool(found[number]) and found[number][-1].over
+            if step < len(alone[number][1]) and not ended:
                 found[number].append(take(env, alone[number][1][step].action))
-                if found[number][-1].over:
-                    break
     for number in (0, 1):
         length = len(found[number])
         unequal = difference(alone[number][1][:length], found[number])

@@ -32,6 +32,8 @@ _CAUSE = (
 )
 _LEAVES = 40
 """Values of the engine state that are forged, one at a time."""
+_FAR = 1 << 20
+"""A number that is no place, thing or choice of any world."""
 
 
 @promise("After a restore the episode goes on exactly as it did from the snapshot.")
@@ -184,6 +186,18 @@ def check_hostile_snapshots(subject: Subject) -> None:
     env.reset(seed=subject.seed + 1)
     follow(env, actions_of(trace))
     _compare("after hostile snapshots", follow(env, actions_of(found)), found)
+    for what, forged in _impossible(snap):
+        try:
+            _, shown = agent_envs.restore(env, forged)
+            subject.walk(env, shown, 2, 3)
+        except SnapshotError:
+            pass
+        except Exception as error:
+            raise Broken(
+                f"{what}: restored, then {type(error).__name__}: {short(str(error))}",
+                "SnapshotMismatch, or an episode that can be played",
+                "_set_engine_state does not check that numbers are in range",
+            ) from error
 
 
 _UNCHECKED = "_set_engine_state does not check each value; it may come from anywhere"
@@ -218,6 +232,17 @@ def _forged(snap: Snapshot) -> Iterator[tuple[str, Snapshot]]:
         value = -1 if isinstance(leaf, str) else "x\uffff"
         state = (_put(engine, path, value), *rest)
         yield f"{value!r} for {short(leaf)} at {path} of the engine state", forge(state=state)
+
+
+def _impossible(snap: Snapshot) -> Iterator[tuple[str, Snapshot]]:
+    """Snapshots with one number of the engine state far from what it was."""
+    engine, *rest = snap.state
+    numbers = [(path, leaf) for path, leaf in _leaves(engine) if type(leaf) is int]
+    for path, leaf in numbers[:_LEAVES]:
+        for value in (-1, _FAR):
+            state = (_put(engine, path, value), *rest)
+            what = f"{value} for {leaf} at {path} of the engine state"
+            yield what, dataclasses.replace(snap, state=state)
 
 
 def _leaves(value: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Any]]:
@@ -273,9 +298,10 @@ def check_budget_restored(subject: Subject) -> None:
 
 def _restored_budget(env: Env, subject: Subject, cause: str) -> None:
     env.reset(seed=subject.seed)
-    follow(env, [NONSENSE] * 2)
+    total = agent_envs.remaining_steps(env)
+    follow(env, [NONSENSE] * (2 if total is None else min(2, total - 1)))
     snap, left = agent_envs.snapshot(env), agent_envs.remaining_steps(env)
-    follow(env, [NONSENSE] * min(5, (left or 9) - 1))
+    follow(env, [NONSENSE] * 5)
     agent_envs.restore(env, snap)
     if agent_envs.remaining_steps(env) != left:
         raise Broken(f"remaining_steps {agent_envs.remaining_steps(env)}", str(left), cause)

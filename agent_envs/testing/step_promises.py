@@ -100,31 +100,45 @@ def check_invalid_is_noop(subject: Subject) -> None:
     env = subject.env.unwrapped
     for number in range(subject.walks):
         trace, (_, info) = subject.point(env, number)
-        later = subject.walk(env, info, number)
-        env.reset(seed=subject.seed + number)
-        follow(env, actions_of(trace))
-        generator = agent_envs.snapshot(env).rng_state
         room = agent_envs.remaining_steps(env)
-        odd = _ODD if room is None else _ODD[: max(0, room - len(later) - 1)]
-        for action in odd:
-            taken = take(env, action)
-            _check_refusal(env, info, taken)
-            info = taken.info
-        if agent_envs.snapshot(env).rng_state != generator:
-            raise Broken(
-                "refused commands draw from the generator",
-                "the generator as it was",
-                "random numbers are drawn before the command is understood",
-            )
-        for one, other in zip(later, follow(env, actions_of(later)), strict=False):
-            for name in ("observation", "reward", "terminated"):
-                if not same(getattr(one, name), getattr(other, name)):
-                    raise Broken(
-                        f"after refused commands, {short(one.action)}: {name} "
-                        f"{short(getattr(other, name))}",
-                        short(getattr(one, name)),
-                        "a refused command changes the world",
-                    )
+        if room == 1:  # the first refusal would end the episode: from its start, then
+            trace, (_, info) = [], env.reset(seed=subject.seed + number)
+            room = agent_envs.remaining_steps(env)
+        if room == 1:
+            raise Unchecked("episodes have a single step")
+        later = subject.walk(env, info, number)
+        # As many at once as leave room for what comes later; in a short episode, half of it.
+        many = len(_ODD) if room is None else max(room - len(later) - 1, room // 2)
+        for first in range(0, len(_ODD), many):
+            env.reset(seed=subject.seed + number)
+            follow(env, actions_of(trace))
+            _check_refusals(env, info, _ODD[first : first + many], later)
+
+
+def _check_refusals(
+    env: Env, info: dict[str, Any], odd: Sequence[Any], later: Sequence[Taken]
+) -> None:
+    """Play `odd`, which is to be refused, and then what was played `later` without it."""
+    generator = agent_envs.snapshot(env).rng_state
+    for action in odd:
+        taken = take(env, action)
+        _check_refusal(env, info, taken)
+        info = taken.info
+    if agent_envs.snapshot(env).rng_state != generator:
+        raise Broken(
+            "refused commands draw from the generator",
+            "the generator as it was",
+            "random numbers are drawn before the command is understood",
+        )
+    for one, other in zip(later, follow(env, actions_of(later)), strict=False):
+        for name in ("observation", "reward", "terminated"):
+            if not same(getattr(one, name), getattr(other, name)):
+                raise Broken(
+                    f"after refused commands, {short(one.action)}: {name} "
+                    f"{short(getattr(other, name))}",
+                    short(getattr(one, name)),
+                    "a refused command changes the world",
+                )
 
 
 def _check_refusal(env: Env, before: dict[str, Any], taken: Taken) -> None:
@@ -262,6 +276,7 @@ def check_step_after_end(subject: Subject) -> None:
     """No step is lost silently, and no episode starts by itself."""
     env = subject.env
     env.reset(seed=subject.seed)
+    total = agent_envs.remaining_steps(env)
     if subject.plan is not None:
         trace = follow(env, subject.plan(env))
     else:
@@ -279,9 +294,13 @@ def check_step_after_end(subject: Subject) -> None:
             "step does not look whether the episode is over, or a wrapper restarts it",
         )
     _, info = env.reset(seed=subject.seed)
-    if take(env, any_first(info)).info["stop_reason"] not in (None, "success"):
+    left = agent_envs.remaining_steps(env)
+    early = take(env, any_first(info)).info["stop_reason"] not in (None, "success")
+    if left != total or (early and total != 1):
         raise Broken(
-            "the first step after reset ends the episode",
+            "the first step after reset ends the episode"
+            if early and total != 1
+            else f"after the next reset {left} steps are left, where there were {total}",
             "a new episode with a budget of its own",
             "reset leaves the counters of the last episode behind",
         )

@@ -88,6 +88,12 @@ class Subject:
         if self.make is not None:
             env = self.make()
         elif self.env.spec is not None:
+            for wrapper in self.env.spec.additional_wrappers:
+                if wrapper.kwargs is None:
+                    raise Unchecked(
+                        f"it needs a second env, and Gymnasium cannot rebuild the wrapper "
+                        f"{wrapper.name}, which is no RecordConstructorArgs: give make="
+                    )
             env = gymnasium.make(self.env.spec)
         else:
             raise Unchecked("it needs a second env: register the env, or give make=")

@@ -175,6 +175,14 @@ class AcceptsEverything(LampEnv):
         return *super()._apply(command)[:4], True
 
 
+@breaks("invalid_is_noop", r"'': info\['command_valid'\] True.*does not report the refusal")
+class AcceptsEverythingForAWhile(AcceptsEverything):
+    """Its episodes are shorter than a walk."""
+
+    def __init__(self) -> None:
+        super().__init__(max_steps=6)
+
+
 @breaks("invalid_is_noop", r"TypeError: no text.*in step \(broken_envs\.py.*where it has to answer")
 class RaisesOnNone(LampEnv):
     def step(self, action: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from agent_envs import SnapshotMismatch
 from tests.agent_envs.broken_envs import breaks
 from tests.agent_envs.lamp_env import LampEnv
 
@@ -92,6 +93,21 @@ class ChecksNothing(LampEnv):
     def _set_engine_state(self, task_id: str, state: tuple[Any, ...]) -> None:
         self._load(task_id)
         self._state = state  # type: ignore[assignment]
+
+
+@breaks("hostile_snapshots", r"1048576 for \d+ at \(0,\) .*restored, then IndexError.*in range")
+class ChecksNoRange(LampEnv):
+    names: ClassVar[str] = "abcdef"
+
+    def _set_engine_state(self, task_id: str, state: tuple[Any, ...]) -> None:
+        if [type(value) for value in state] != [int, int, bool]:
+            raise SnapshotMismatch(f"{state!r} is no state of {task_id}.")
+        self._load(task_id)
+        self._state = state  # type: ignore[assignment]
+
+    def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
+        assert self.names[self._state[0]]
+        return super()._apply(command)
 
 
 @breaks("hostile_snapshots", "assigns before it has checked the whole state")

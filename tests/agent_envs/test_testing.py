@@ -98,6 +98,31 @@ def test_what_cannot_be_checked_is_said():
     assert testing.check_spaces(make()) is None
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("max_steps", [1, 2, 3, 6, 50])
+def test_sound_envs_with_short_episodes_pass(max_steps, seed):
+    """In two rooms walks win early, each after another number of steps."""
+
+    def make() -> LampEnv:
+        return LampEnv(n_rooms=2, max_steps=max_steps)
+
+    report = check_snapshot_env(make(), make=make, seed=seed)
+    single = {"invalid_is_noop": "episodes have a single step"} if max_steps == 1 else {}
+    won = {"success": "no walk ended in success: give plan=, which tells how to win"}
+    assert {**dict(report.unchecked), **won} == {**single, **won}
+
+
+def test_a_wrapper_that_cannot_be_rebuilt_is_said():
+    class Mine(gymnasium.Wrapper): ...
+
+    env = Mine(gymnasium.make(ENV_ID))
+    report = check_snapshot_env(env)
+    assert {name for name, _ in report.unchecked} >= {"fresh_restore", "close"}
+    assert all("Mine" in why and "make=" in why for n, why in report.unchecked if n != "success")
+    again = check_snapshot_env(env, make=lambda: Mine(gymnasium.make(ENV_ID)), plan=plan)
+    assert again.unchecked == ()
+
+
 def test_the_global_generators_are_left_as_they_were():
     random.seed(3)
     np.random.seed(3)
