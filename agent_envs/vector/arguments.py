@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,21 @@ import numpy as np
 from agent_envs.errors import InvalidOption
 
 Options = dict[str, Any]
+
+
+def whole(value: Any) -> int | None:
+    """`value` as an int if it is a whole number of any kind, NumPy's included, else None."""
+    try:
+        return None if isinstance(value, (bool, np.bool_)) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def _listed(values: Any) -> list[Any] | None:
+    """One entry for each sub-env, in order; None for what has no order, or is a single text."""
+    if isinstance(values, (str, bytes, Mapping, Set)) or not isinstance(values, Iterable):
+        return None
+    return list(values)
 
 
 def seeds_of(seed: int | Sequence[int | None] | None, n: int) -> list[int | None]:
@@ -20,12 +36,19 @@ def seeds_of(seed: int | Sequence[int | None] | None, n: int) -> list[int | None
     """
     if seed is None:
         return [None] * n
-    if isinstance(seed, (int, np.integer)):
-        return [int(seed) + i for i in range(n)]
-    seeds = list(seed)
-    if len(seeds) != n or not all(s is None or isinstance(s, (int, np.integer)) for s in seeds):
-        raise InvalidOption(f"seed is an int or a list of {n} ints or None, not {seed!r:.80}.")
-    return [None if s is None else int(s) for s in seeds]
+    first = whole(seed)
+    listed = _listed(seed) if first is None else [first + i for i in range(n)]
+    seeds = [None if s is None else _seed(s) for s in listed or ()]
+    if len(seeds) != n or any(s is not None and s < 0 for s in seeds):
+        raise InvalidOption(
+            f"seed is an int or a list of {n} ints or None, none below 0, not {seed!r:.80}."
+        )
+    return seeds
+
+
+def _seed(value: Any) -> int:
+    number = whole(value)
+    return -1 if number is None else number
 
 
 def reset_options(options: Mapping[str, Any] | None, n: int) -> tuple[list[int], list[Options]]:
@@ -43,12 +66,12 @@ def reset_options(options: Mapping[str, Any] | None, n: int) -> tuple[list[int],
         return chosen, [dict(common) for _ in range(n)]
     if "task_id" in common:
         raise InvalidOption("Give 'task_id' for all sub-envs or 'task_ids', not both.")
-    if isinstance(task_ids, str) or not isinstance(task_ids, Iterable):
+    listed = _listed(task_ids)
+    if listed is None:
         raise InvalidOption(
             f"options['task_ids'] is a sequence of ids, not {task_ids!r:.80}. One id for all "
             "sub-envs is options['task_id']."
         )
-    listed = list(task_ids)
     if len(listed) != n:
         raise InvalidOption(
             f"options['task_ids'] has {len(listed)} entries for {n} sub-envs; those outside of "
@@ -72,12 +95,12 @@ def _chosen(reset_mask: Any, n: int) -> list[int]:
 
 def actions_of(actions: Iterable[Any], n: int) -> list[Any]:
     """One action for each of `n` sub-envs."""
-    if isinstance(actions, (str, bytes)) or not isinstance(actions, Iterable):
+    listed = _listed(actions)
+    if listed is None:
         raise InvalidOption(
-            f"step takes one action per sub-env, not {actions!r:.80}. A single command needs a "
-            "list around it."
+            f"step takes a sequence of one action per sub-env, not {actions!r:.80}. A single "
+            "command needs a list around it."
         )
-    listed = list(actions)
     if len(listed) != n:
         raise InvalidOption(
             f"{len(listed)} actions for {n} sub-envs; give None for those that are to be skipped."

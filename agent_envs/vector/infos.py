@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 Infos = dict[str, Any]
 
+_EXACT = 1 << 53
+"""Up to here a float holds every int."""
+
 
 def gather_infos(infos: Sequence[Mapping[str, Any] | None], fresh: NDArray[np.bool_]) -> Infos:
     """One dict of arrays for `infos`, one entry per env.
@@ -61,14 +64,15 @@ def _full(values: list[Any], kinds: set[type]) -> NDArray[Any]:
     kind = next(iter(kinds)) if len(kinds) == 1 else None
     if kind is bool:
         return np.fromiter(values, np.bool_, n)
-    if kinds <= {int, float}:
-        if kind is not int:
-            return np.fromiter(values, np.float64, n)
-        if all(-(1 << 63) <= value < 1 << 63 for value in values):
-            return np.fromiter(values, np.int64, n)
-    elif kind is np.ndarray and len({(value.shape, value.dtype) for value in values}) == 1:
+    if kind is float or (
+        kinds == {int, float} and all(type(v) is float or -_EXACT <= v <= _EXACT for v in values)
+    ):
+        return np.fromiter(values, np.float64, n)
+    if kind is int and all(-(1 << 63) <= value < 1 << 63 for value in values):
+        return np.fromiter(values, np.int64, n)
+    if kind is np.ndarray and len({(value.shape, value.dtype) for value in values}) == 1:
         return np.stack(values)
-    elif kind is not None and issubclass(kind, np.number):
+    if kind is not None and issubclass(kind, np.number):
         return np.array(values, dtype=kind)
     return np.fromiter(values, np.object_, n)
 

@@ -32,11 +32,14 @@ from typing import Any, NamedTuple
 from gymnasium.vector import AutoresetMode
 
 from agent_envs.errors import InvalidOption, WorkerError
+from agent_envs.vector.arguments import whole
 from agent_envs.vector.calls import Description, Env, Outcome, Recipe, Request, perform
 from agent_envs.vector.vector_env import TextVectorEnv
 
 GRACE = 10.0
 """Seconds that workers have to close their envs before they are ended from outside."""
+LONGEST_WAIT = 3600.0
+"""Seconds for the system to wait at a time, which cannot wait for as long as it is asked to."""
 IMPATIENCE = 1.0
 """The same once a worker has failed."""
 
@@ -77,9 +80,10 @@ class ProcessVectorEnv(TextVectorEnv):
     ) -> None:
         if num_workers is None:
             num_workers = _cores()
-        if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
+        workers = whole(num_workers)
+        if workers is None or workers < 1:
             raise InvalidOption(f"num_workers must be an int of at least 1, not {num_workers!r}.")
-        if not timeout > 0:
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
             raise InvalidOption(f"timeout is a number of seconds above 0, not {timeout!r}.")
         _demand_portable(recipe)
         self._timeout = timeout
@@ -87,7 +91,7 @@ class ProcessVectorEnv(TextVectorEnv):
         # At the exit of the interpreter this runs before `multiprocessing` waits for processes.
         self._end = Finalize(self, _end_workers, (self._workers, GRACE), exitpriority=10)
         try:
-            _start_workers(self._workers, recipe, num_envs, min(num_workers, num_envs))
+            _start_workers(self._workers, recipe, num_envs, min(workers, num_envs))
             descriptions = self._answers(self._workers, "start")
             for answer in descriptions:
                 if isinstance(answer, Fault):
@@ -108,14 +112,17 @@ class ProcessVectorEnv(TextVectorEnv):
         for place, request in requests.items():
             worker = self._worker_of[place]
             parts.setdefault(worker.places[0], (worker, {}))[1][place] = request
-        packed = [(worker, _packed(part)) for worker, part in parts.values()]
+        messages = [_packed(part) for _, part in parts.values()]
+        workers = [worker for worker, _ in parts.values()]
         outcomes: dict[int, Outcome] = {}
         try:
-            for worker, message in packed:
+            for worker, message in zip(workers, messages, strict=True):
                 self._send(worker, message)
             kinds = "/".join(sorted({name for name, _ in requests.values()}))
-            for part in self._answers([worker for worker, _ in packed], kinds):
-                for place, answer in part.items():
+            answers = self._answers(workers, kinds)
+            for (_, part), found in zip(parts.values(), answers, strict=True):
+                for place in part:
+                    answer = found if isinstance(found, Fault) else found[place]
                     fault = isinstance(answer, Fault)
                     outcomes[place] = Outcome(
                         None if fault else answer, _revived(answer) if fault else None
@@ -145,8 +152,8 @@ class ProcessVectorEnv(TextVectorEnv):
             open_ones = [worker for worker in workers if worker.places[0] not in answers]
             watched: list[Any] = [worker.pipe for worker in open_ones]
             watched += [worker.process.sentinel for worker in open_ones]
-            ready = wait(watched, max(limit - time.monotonic(), 0.0))
-            if not ready:
+            ready = wait(watched, min(max(limit - time.monotonic(), 0.0), LONGEST_WAIT))
+            if not ready and time.monotonic() >= limit:
                 raise WorkerError(
                     f"The {open_ones[0]} gave no answer to {what!r} within {self._timeout:g} s. "
                     "All workers were ended. If the engine needs longer, give make_vec a larger "
@@ -155,7 +162,7 @@ class ProcessVectorEnv(TextVectorEnv):
             for worker in open_ones:
                 if worker.pipe in ready or worker.pipe.poll():
                     try:
-                        answers[worker.places[0]] = worker.pipe.recv()
+                        answers[worker.places[0]] = _unpacked(worker.pipe.recv_bytes())
                     except (EOFError, OSError):
                         raise _death(worker, f"during {what!r}") from None
                 elif worker.process.sentinel in ready:
@@ -234,6 +241,14 @@ def _packed(part: Mapping[int, Request]) -> Any:
         raise InvalidOption(f"{list(part.values())!r:.200} cannot be sent: {error}.") from error
 
 
+def _unpacked(message: bytes) -> Any:
+    """What was sent; a `Fault` where this process cannot read it, as it lacks a type or raises."""
+    try:
+        return ForkingPickler.loads(message)
+    except Exception as error:
+        return _fault(error)
+
+
 def _revived(fault: Fault) -> Exception:
     """The exception of a worker, of its own type where this process knows the type."""
     kind = getattr(sys.modules.get(fault.module), fault.name, None)
@@ -270,9 +285,12 @@ def _work(pipe: Connection, places: tuple[int, ...], recipe: Recipe) -> None:
             first = _fault(error)
         pipe.send(first)
         while not isinstance(first, Fault):
-            requests = pipe.recv()
+            requests = _unpacked(pipe.recv_bytes())
             if requests is None:
                 break
+            if isinstance(requests, Fault):
+                pipe.send(requests)
+                continue
             pipe.send_bytes(_answer({i: perform(envs[i], r) for i, r in requests.items()}))
     except (EOFError, OSError):
         pass  # the other side is gone

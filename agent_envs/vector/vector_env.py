@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -22,7 +23,7 @@ from agent_envs.core import Info
 from agent_envs.errors import InvalidOption, ResetNeeded
 from agent_envs.snapshots import Snapshot
 from agent_envs.spaces import AnyText
-from agent_envs.vector.arguments import actions_of, reset_options, seeds_of
+from agent_envs.vector.arguments import actions_of, reset_options, seeds_of, whole
 from agent_envs.vector.calls import (
     Description,
     Env,
@@ -72,7 +73,8 @@ def make_vec(
             to another process.
         WorkerError: a worker died or did not start.
     """
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+    n = whole(num_envs)
+    if n is None or n < 1:
         raise InvalidOption(f"num_envs must be an int of at least 1, not {num_envs!r}.")
     if vectorization_mode is None:
         vectorization_mode = "serial" if num_workers is None else "process"
@@ -86,10 +88,10 @@ def make_vec(
             raise InvalidOption(
                 "num_workers is for vectorization_mode='process'; 'serial' has no workers."
             )
-        return SerialVectorEnv(recipe, num_envs, autoreset_mode)
+        return SerialVectorEnv(recipe, n, autoreset_mode)
     from agent_envs.vector.pool import ProcessVectorEnv
 
-    return ProcessVectorEnv(recipe, num_envs, autoreset_mode, num_workers, timeout)
+    return ProcessVectorEnv(recipe, n, autoreset_mode, num_workers, timeout)
 
 
 def alfworld_vector_env(num_envs: int = 1, **kwargs: Any) -> TextVectorEnv:
@@ -279,13 +281,14 @@ class TextVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     def _one(self, index: int, name: str, arguments: tuple[Any, ...]) -> Any:
         self._demand_open()
-        if not isinstance(index, int) or not 0 <= index < self.num_envs:
+        place = whole(index)
+        if place is None or not 0 <= place < self.num_envs:
             raise InvalidOption(
                 f"There is no sub-env {index!r}; they are 0 to {self.num_envs - 1}."
             )
-        outcomes = self._each({index: (name, arguments)})
+        outcomes = self._each({place: (name, arguments)})
         self._raise_first(outcomes)
-        return outcomes[index].value
+        return outcomes[place].value
 
     def _values(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         outcomes = self._each({i: (name, given) for i, given in enumerate(arguments)})
@@ -348,7 +351,16 @@ class SerialVectorEnv(TextVectorEnv):
     """Sub-envs of this process, one after another. They share compiled games."""
 
     def __init__(self, recipe: Recipe, num_envs: int, autoreset_mode: AutoresetMode | str) -> None:
-        self.envs: tuple[Env, ...] = tuple(recipe.make() for _ in range(num_envs))
+        envs: list[Env] = []
+        try:
+            for _ in range(num_envs):
+                envs.append(recipe.make())
+        except BaseException:
+            for env in envs:
+                with suppress(Exception):  # what made them fail matters more
+                    env.close()
+            raise
+        self.envs: tuple[Env, ...] = tuple(envs)
         super().__init__(Description.of(self.envs[0]), num_envs, autoreset_mode)
 
     def _each(self, requests: Mapping[int, Request]) -> dict[int, Outcome]:

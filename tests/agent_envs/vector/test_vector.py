@@ -130,6 +130,7 @@ def test_seeds_are_those_of_gymnasium():
         ({"reset_mask": np.zeros(3, dtype=bool)}, "at least one True"),
         ({"task_ids": ["house2/lamp2"]}, "1 entries for 3"),
         ({"task_ids": "house2/lamp2"}, r"options\['task_id'\]"),
+        ({"task_ids": {"house2/lamp2", "house3/lamp3", "house4/lamp4"}}, "a sequence of ids"),
         ({**HOUSES, "task_id": "house2/lamp2"}, "not both"),
         ("house2/lamp2", "a mapping"),
         ({"task": 1}, "Unknown reset options"),
@@ -144,7 +145,9 @@ def test_options_of_the_wrong_form(options, message):
     assert vec.step([None] * 3)[0] == texts
 
 
-@pytest.mark.parametrize("seed", [[1, 2], ["1", 2, 3], [1.5, 2, 3]])
+@pytest.mark.parametrize(
+    "seed", [[1, 2], ["1", 2, 3], [1.5, 2, 3], 1.5, "123", {1, 2, 3}, -1, [0, -1, 2]]
+)
 def test_seeds_of_the_wrong_form(seed):
     with pytest.raises(InvalidOption, match="list of 3 ints"):
         lamps().reset(seed=seed)
@@ -213,6 +216,9 @@ def test_missing_keys_nested_dicts_and_odd_values():
     assert infos["mixed"].tolist() == [1, None, "x"]
     assert (infos["late"].dtype, infos["late"].tolist()) == (np.float32, [0.0, 0.0, 0.5])
     assert infos["a"][2].tolist() == [0, 1, 2]
+    for exact in (huge, (1 << 53) + 1, 10**400):
+        both = gather_infos([{"v": exact}, {"v": 0.5}], np.array([True, True]))
+        assert both["v"].tolist() == [exact, 0.5]
     stale = gather_infos([{"episode": {"r": 1.5}}, {"n": 1}], np.array([False, True]))
     assert set(stale) == {"n", "_n"}, "a finished episode is reported once"
 
@@ -336,6 +342,8 @@ def test_spaces_and_metadata():
         ({"vectorization_mode": "serial", "num_workers": 2}, "has no workers"),
         ({"num_workers": 0}, "num_workers"),
         ({"num_workers": 1, "timeout": 0}, "timeout"),
+        ({"num_workers": 1, "timeout": None}, "timeout"),
+        ({"num_workers": 1, "timeout": "5"}, "timeout"),
         ({"autoreset_mode": "Sometimes"}, r"\['NextStep', 'SameStep', 'Disabled'\]"),
         ({"env_id": 7}, "registered id"),
     ],
@@ -354,13 +362,49 @@ def test_ids_with_a_module_and_specs():
 
 @pytest.mark.parametrize(
     ("actions", "message"),
-    [("roll", "list around it"), (["roll"], "1 actions"), (7, "per sub-env")],
+    [
+        ("roll", "list around it"),
+        (["roll"], "1 actions"),
+        (7, "per sub-env"),
+        ({0: "roll", 1: "roll", 2: None}, "a sequence of one action"),
+        ({"roll", "go east", "go west"}, "a sequence of one action"),
+    ],
 )
 def test_actions_of_the_wrong_form(actions, message):
     vec = lamps()
     vec.reset(seed=0)
     with pytest.raises(InvalidOption, match=message):
         vec.step(actions)
+    assert [env.unwrapped.remaining_steps for env in vec.envs] == [50] * 3
+
+
+def test_numpy_integers_count():
+    vec = lamps(np.int64(3))
+    vec.reset(seed=0)
+    for i in np.flatnonzero(vec.live):
+        snap = vec.snapshot(i)
+        assert vec.restore(i, snap)[1]["steps_left"] == 50
+    for index in (True, 1.0, "1", None, np.int64(3), -1):
+        with pytest.raises(InvalidOption, match="There is no sub-env"):
+            vec.snapshot(index)
+
+
+def test_envs_already_made_are_closed_where_a_later_one_fails():
+    made, closed = [], []
+
+    class Counted(gymnasium.Wrapper):
+        def close(self) -> None:
+            closed.append(self)
+
+    def third_fails(env: Any) -> Any:
+        if len(made) == 2:
+            raise RuntimeError("no third")
+        made.append(Counted(env))
+        return made[-1]
+
+    with pytest.raises(RuntimeError, match="no third"):
+        lamps(3, wrappers=[third_fails])
+    assert closed == made
 
 
 def test_odd_actions_are_refused_by_the_sub_envs():

@@ -15,7 +15,7 @@ import pytest
 
 from agent_envs import InvalidOption, ResetNeeded, TaskNotFound, WorkerError, make_vec
 from agent_envs.alfworld.games import load_game_set
-from tests.agent_envs.vector.vector_play import FAULTY, Accident
+from tests.agent_envs.vector.vector_play import FAULTY, Accident, Unreadable
 from tests.support import ROOT
 
 SMALL = "generated:small?seed=5&train=4&valid_seen=0&valid_unseen=0"
@@ -95,6 +95,28 @@ def test_results_and_actions_that_cannot_be_sent():
         assert all(text.startswith("The dice") for text in texts)
     finally:
         vec.close()
+
+
+def test_what_arrives_and_cannot_be_read_ends_nothing():
+    """As a class of a notebook does, which workers have not."""
+    vec = pool()
+    try:
+        vec.reset(seed=0)
+        with pytest.raises(ValueError, match="no number"):
+            vec.step([Unreadable(), "roll", "roll", "roll"])
+        with pytest.raises(ValueError, match="no number"):
+            vec.call("get_unreadable")
+        texts, *_ = vec.step(["roll"] * 4)
+        assert all(text.startswith("The dice") for text in texts)
+    finally:
+        vec.close()
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300, 10**9])
+def test_a_timeout_longer_than_the_system_can_wait(timeout):
+    vec = pool(1, 1, timeout=timeout)
+    assert vec.reset(seed=0)[0][0].startswith("Welcome!")
+    vec.close()
 
 
 def test_arguments_that_cannot_be_sent():

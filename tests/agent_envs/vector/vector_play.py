@@ -99,6 +99,13 @@ class TwoPart(Exception):
         super().__init__(f"{one} and {two}")
 
 
+class Unreadable:
+    """Can be sent, and fails where it arrives."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
 class FaultyEnv(LampEnv):
     """A lamp env with commands that go wrong. `fault` says what goes wrong at the start."""
 
@@ -123,6 +130,10 @@ class FaultyEnv(LampEnv):
         if command == "two":
             raise TwoPart("oil", "fire")
         return super()._apply(command)
+
+    def get_unreadable(self) -> Any:
+        """Something that the other process cannot read."""
+        return Unreadable()
 
     def get_unsendable(self) -> Any:
         """Something that cannot go to another process."""
