@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import itertools
 import os
+import re
 import stat
 import time
 from pathlib import Path
@@ -20,6 +21,8 @@ which is ``~/.cache/sero`` unless set."""
 
 OFF = "off"
 _TEMPORARY = ".part"
+# Digests, as both caches name their files. The folder may hold other things, which are not ours.
+_OWN = re.compile(r"[0-9a-f]{32}(-[0-9a-f]{16})?\.(json|pack)(\.\d+\.\d+\.\d+\.part)?")
 _ABANDONED_S = 3600.0
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 # A named pipe would be waited for.
@@ -112,7 +115,8 @@ def remove(path: str) -> None:
 def files_in(folder: str) -> list[tuple[float, int, str]]:
     """(time of last use, size, path) of the files of a cache, the least recently used first.
 
-    Deletes what a writer left behind that was killed.
+    Files of other names than a cache gives are not its own, and left alone. Deletes what a writer
+    left behind that was killed.
     """
     found: list[tuple[float, int, str]] = []
     now = time.time()
@@ -121,7 +125,7 @@ def files_in(folder: str) -> list[tuple[float, int, str]]:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     seen = entry.stat(follow_symlinks=False)
-                    if not stat.S_ISREG(seen.st_mode):
+                    if not stat.S_ISREG(seen.st_mode) or not _OWN.fullmatch(entry.name):
                         continue
                     if not entry.name.endswith(_TEMPORARY):
                         found.append((seen.st_mtime, seen.st_size, entry.path))

@@ -30,6 +30,15 @@ CUSTOM_SPLIT = "custom"
 MAX_FILE_BYTES = 16 << 20
 MAX_ARCHIVE_BYTES = 16 << 30
 MAX_MEMBERS = 500_000
+MAX_HEADER_BYTES = 1 << 20
+"""Of what a tar archive says of one member beyond its first 512 bytes, such as a long name."""
+
+_LONG_HEADERS = frozenset(
+    (
+        *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+        *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    )
+)
 
 
 @dataclass(slots=True)
@@ -47,7 +56,8 @@ class Trial:
 
 
 class _StrictTarInfo(tarfile.TarInfo):
-    """`tarfile` takes a damaged header, or none at all, for the end of the archive."""
+    """`tarfile` takes a damaged header, or none at all, for the end of the archive, and reads
+    headers of any size into memory: a megabyte of archive can hold gigabytes of them."""
 
     @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
@@ -57,6 +67,24 @@ class _StrictTarInfo(tarfile.TarInfo):
             if type(error).__name__ == "EOFHeaderError":  # the blocks that end every archive
                 raise
             raise ReadError(f"{error}, at byte {tarfile.offset}") from error
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _LONG_HEADERS and not 0 <= header.size <= MAX_HEADER_BYTES:
+            raise ReadError(
+                f"a header of {header.size:,} bytes, expected {MAX_HEADER_BYTES:,} at most"
+            )
+        if header.type == tarfile.GNUTYPE_SPARSE:  # followed by a list of holes without bound
+            raise _sparse()
+        return header
+
+    def _proc_gnusparse_10(self, *_: object) -> None:
+        raise _sparse()  # `tarfile` calls this for another such list
+
+
+def _sparse() -> ReadError:
+    return ReadError("a sparse file; pack the games without tar's option --sparse")
 
 
 def in_archive(path: Path) -> list[Trial]:

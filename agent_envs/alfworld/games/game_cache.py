@@ -50,7 +50,10 @@ _STORED = (*_PLAIN, *_MASKS, *_LISTS)
 _OWN = ("task_type", "recs", "objs", "recs_at", "inner", "start", "goal", "walkthrough")
 _DERIVED = ("rec_class", "obj_class", "goal_recs", "obj_index", "rec_index", "words")
 # The modules whose code decides what is in the tables.
-_CODE = ("compile", "games/game_cache", "generations", "goals", "model", "pddl", "tables")
+_CODE = (
+    *("compile", "games/game_cache", "generations", "goals", "model", "naming", "pddl", "tables"),
+    "words",
+)
 
 
 @cache

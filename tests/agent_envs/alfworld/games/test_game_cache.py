@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import hashlib
 import os
@@ -187,7 +188,8 @@ def test_a_bound_holds_over_many_games(tmp_path: Path) -> None:
 
 def test_leftovers_of_a_writer_that_was_killed_go_after_an_hour(cache: GameCache) -> None:
     cache.put(digest(0), toy())
-    old, new = (Path(cache.folder) / f"x{n}.part" for n in range(2))
+    (game,) = Path(cache.folder).iterdir()
+    old, new = (Path(f"{game}.{n}.0.0.part") for n in range(2))
     old.write_text("half")
     new.write_text("half")
     os.utime(old, (1000, 1000))
@@ -249,3 +251,37 @@ def test_games_in_memory_are_not_written(tmp_path: Path, monkeypatch: pytest.Mon
     task_id = f"train/{PICK}-Mug/t"
     assert GameSet.from_games([(task_id, "train", payload())]).load(task_id).recs
     assert not (tmp_path / "cache").exists()
+
+
+def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    """`SERO_CACHE` may name a folder that has a folder `games` for something else."""
+    theirs = {"chess.bin": bytes(5000), "film.part": b"x", "save.json": b"{}"}
+    for name, data in theirs.items():
+        (tmp_path / name).write_bytes(data)
+        os.utime(tmp_path / name, (1, 1))
+    game = toy()
+    probe = GameCache(str(tmp_path / "probe"))
+    probe.put(digest(0), game)
+    cache = GameCache(str(tmp_path), limit=int(1.5 * probe.size()[1]))
+    for number in range(4):
+        cache.put(digest(number), game)
+    assert cache.size()[0] == 1
+    for name, data in theirs.items():
+        assert (tmp_path / name).read_bytes() == data
+
+
+def test_the_key_covers_all_code_that_compiles() -> None:
+    """Every module of this package that `compile` imports, also from another."""
+    folder = Path(game_cache.__file__).parents[1]
+    waiting, needed = ["compile", "games/game_cache"], set()
+    while waiting:
+        name = waiting.pop()
+        if name in needed:
+            continue
+        needed.add(name)
+        for node in ast.walk(ast.parse((folder / f"{name}.py").read_text("utf-8"))):
+            module = getattr(node, "module", None) or ""
+            if isinstance(node, ast.ImportFrom) and module.startswith("agent_envs.alfworld."):
+                waiting.append(module.removeprefix("agent_envs.alfworld.").replace(".", "/"))
+    needed.discard("games/disk_cache")  # it keeps bytes, whatever they say
+    assert set(game_cache._CODE) == needed

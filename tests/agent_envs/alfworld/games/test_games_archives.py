@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -164,3 +165,43 @@ def test_archive_of_real_games_equals_the_folder(
     for task_id in ids:
         assert from_folder.load(task_id).revision == real_games.load(task_id).revision
         assert from_folder.walkthrough(task_id) == real_games.walkthrough(task_id)
+
+
+def tar_header(kind: bytes, size: int) -> bytes:
+    member = tarfile.TarInfo("x")
+    member.type, member.size = kind, size
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_without_end_is_not_read_into_memory(tmp_path: Path, kind: bytes) -> None:
+    path, size = tmp_path / "bomb.tar.gz", 48 << 20
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(tar_header(kind, size) + bytes(size) + bytes(1024))
+    assert path.stat().st_size < 1 << 20
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"header of 50,331,648 bytes, expected 1,048,576"):
+            GameSet.from_path(path)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_list_of_holes_without_end_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "pax.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        holes = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "x"}
+        add(tar, "x", b"100000000\n" + b"1\n" * 100_000, pax_headers=holes)
+    (tmp_path / "old.tar").write_bytes(tar_header(tarfile.GNUTYPE_SPARSE, 0) + bytes(1024))
+    for name in ("pax.tar", "old.tar"):
+        with pytest.raises(DataError, match="sparse"):
+            GameSet.from_path(tmp_path / name)
+
+
+def test_long_names_are_no_bombs(tmp_path: Path) -> None:
+    good = json.dumps(payload()).encode()
+    for number, format in enumerate((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)):
+        path = tmp_path / f"{number}.tar"
+        with tarfile.open(path, "w", format=format) as tar:
+            add(tar, f"{'x' * 150}/{'é' * 100}/train/{GOOD}/game.tw-pddl", good)
+        assert GameSet.from_path(path).task_ids() == (f"train/{GOOD}",)
