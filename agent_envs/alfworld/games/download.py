@@ -20,8 +20,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from string import punctuation
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from agent_envs.errors import DataError
 
@@ -116,11 +117,21 @@ def download(
 
 def check_url(url: str) -> None:
     """Raise `DownloadRefused` unless `url` is a complete http or https address."""
-    scheme, host = "", None
-    with contextlib.suppress(ValueError):
-        scheme, host = urlsplit(url).scheme, urlsplit(url).hostname
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna")  # refuses names that no host can have
+        rest = f"{parts.port}{parts.path}{parts.query}"  # so does `port` with numbers
+    except ValueError:
+        scheme, host, rest = "", b"", ""
+    else:
+        scheme = parts.scheme
     if scheme not in ("http", "https") or not host or not url.isprintable() or " " in url:
         raise DownloadRefused(f"{url!r} is no address to download from; give an http(s) URL.")
+    if not rest.isascii():
+        raise DownloadRefused(
+            f"{url!r} has characters that no address can have; write them as %XX: "
+            f"{quote(url, safe=punctuation)!r}."
+        )
 
 
 class _Passing(Exception):
@@ -143,10 +154,13 @@ class _Part:
         self.got = 0
         try:
             note = json.loads(self.note.read_bytes())
-            if note["url"] == url:
-                self.total, self.validator = note["total"], note["validator"]
+            total, validator = note["total"], note["validator"]
+            good = total is None or (type(total) is int and total >= 0)
+            good = good and (validator is None or validator.isprintable())
+            if good and note["url"] == url:
+                self.total, self.validator = total, validator
                 self.got = self.path.stat().st_size
-        except (OSError, ValueError, TypeError, LookupError):
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
             pass  # nothing there that is known to be of use
 
     def begin(self, total: int | None, validator: str | None) -> None:
@@ -215,7 +229,7 @@ def _fetch_rest(part: _Part, timeout_s: float, size: int | None) -> Iterator[int
             part.total = part.total or whole
         else:  # the server sends all of it: the first try, no Range there, or another version
             length = response.headers.get("Content-Length", "")
-            part.begin(int(length) if length.isdecimal() else None, _validator_of(response))
+            part.begin(_number(length), _validator_of(response))
         if size is not None and part.total not in (size, None):
             found = part.total
             part.drop()
@@ -325,13 +339,16 @@ def _content_range(response: Any) -> tuple[str, str]:
 
 
 def _start_of(response: Any) -> int | None:
-    start = _content_range(response)[0]
-    return int(start) if start.isdecimal() else None
+    return _number(_content_range(response)[0])
 
 
 def _total_of(response: Any) -> int | None:
-    total = _content_range(response)[1]
-    return int(total) if total.isdecimal() else None
+    return _number(_content_range(response)[1])
+
+
+def _number(digits: str) -> int | None:
+    """The number that a header names; None for what cannot be the size of a file."""
+    return int(digits) if digits.isdecimal() and len(digits) < 19 else None
 
 
 def _words(error: object) -> str:

@@ -145,17 +145,20 @@ def fetch(
         CorruptDownload: an archive is not what it should be; nothing of it was unpacked.
         DataError: `out` cannot be written, or another process is fetching into it.
     """
-    if not 0 < timeout_s <= 86_400:
+    if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= 86_400:
         raise InvalidOption(f"The time-out is {timeout_s!r} s; give more than 0, at most a day.")
     try:
         out.mkdir(parents=True, exist_ok=True)
+        with _alone(out):
+            _clear(_staging(out))
+            return tuple(
+                _one(out, archive, keep_archives, timeout_s, progress, sleep)
+                for archive in archives
+            )
+    except DataError:  # some are of the class OSError, too
+        raise
     except OSError as error:
-        raise DataError(f"Cannot make the folder {out}: {error}.") from error
-    with _alone(out):
-        _clear(_staging(out))
-        return tuple(
-            _one(out, archive, keep_archives, timeout_s, progress, sleep) for archive in archives
-        )
+        raise DataError(f"Cannot make the folder {out}, or write into it: {error}.") from error
 
 
 def _one(
@@ -240,6 +243,8 @@ def _unpacked(out: Path, archive: Archive, file: Path, own: bool, progress: Prog
             parts = split_task_trial(place.parts[:-1], archive.name.partition(".")[0])
             target = staging.joinpath(*parts, place.name)
             target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists():
+                continue  # a second file of this place: as in an index, the first one counts
             target.write_bytes(data)
             counts[TRAJECTORY_NAME if place.name == TRAJECTORY_NAME else GAME_NAME] += 1
             done += len(data)

@@ -295,3 +295,44 @@ def test_two_at_once_in_one_folder(site: Site, out: Path) -> None:
 def test_a_timeout_is_a_number_of_seconds(site: Site, out: Path, seconds: float) -> None:
     with pytest.raises(InvalidOption, match="time-out"):
         get(site, out, timeout_s=seconds)
+
+
+def test_a_place_that_is_there_twice_in_an_archive_is_unpacked_once(site: Site, out: Path) -> None:
+    files = game_files()
+    other = json.dumps(payload(task="another")).encode()
+    files |= {f"copy/{name}": other for name in game_files()}
+    site.files[f"/m/{GAMES.name}"] = zipped(files)
+    assert get(site, out)[0].games == len(IDS)
+    found = {path.read_bytes() for path in out.rglob("game.tw-pddl")}
+    assert found == set(game_files().values())  # the first one, as where the archive is played
+    asked = len(site.asked)
+    assert all(one.already_there for one in get(site, out))
+    assert len(site.asked) == asked
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a..b/x.zip",
+        f"http://{'a' * 70}.b/x.zip",
+        "http://127.0.0.1:abc/x.zip",
+        "http://127.0.0.1:99999/x.zip",
+        "http://127.0.0.1:9/p\u00e4.zip",
+    ],
+)
+def test_addresses_that_cannot_be_asked_are_refused(out: Path, url: str) -> None:
+    with pytest.raises(DownloadRefused, match=r"http"):
+        fetch(out, at_mirror(url), sleep=lambda seconds: None)
+
+
+def test_what_the_disk_refuses_is_a_typed_error(out: Path) -> None:
+    long = at_mirror(f"http://127.0.0.1:9/{'a' * 300}.zip")
+    with pytest.raises(DataError, match="or write into it"):
+        fetch(out, long, sleep=lambda seconds: None)
+    (out / ".fetch.lock").unlink()
+    (out / ".fetch.lock").mkdir()
+    with pytest.raises(DataError, match="or write into it"):
+        fetch(out, sleep=lambda seconds: None)
+    strange: Any = "5"
+    with pytest.raises(InvalidOption, match="time-out is '5'"):
+        fetch(out, timeout_s=strange)
