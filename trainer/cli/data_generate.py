@@ -81,7 +81,7 @@ def parse(words: Sequence[str]) -> Args:
 def run(args: Args) -> int:
     """Write the tree, read it back; 0 if every game is there and playable."""
     from agent_envs.alfworld.games import GameSet
-    from agent_envs.alfworld.households.generator import generate_game_set, write_tree
+    from agent_envs.alfworld.households.generator import task_id, write_tree
     from trainer.cli.progress import bars
 
     counts, spec = split_counts(args), household_spec(args)
@@ -100,13 +100,15 @@ def run(args: Args) -> int:
             raise SeroError(f"cannot write the games: {error}") from error
     games = GameSet.from_path(args.out)
     there = set(games.task_ids())
-    missing = [
-        name for name in generate_game_set(args.seed, counts, spec).task_ids() if name not in there
-    ]
+    missing = sum(
+        task_id(args.seed, index, split, spec) not in there
+        for split, number in counts.items()
+        for index in range(number)
+    )
     before = f", {total - new} were there" if new < total else ""
     print(f"wrote {new} games to {args.out}{before}; manifest hash {games.manifest_hash}")
     if missing or games.skipped:
-        print(f"{len(missing)} games are missing, {len(games.skipped)} cannot be played")
+        print(f"{missing} games are missing, {len(games.skipped)} cannot be played")
     print(f"play them: sero play alfworld --data {args.out}")
     emit(
         {

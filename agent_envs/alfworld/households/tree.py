@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +74,9 @@ def _workshop(out: Path) -> Iterator[Path]:
     """A temporary folder beside the tree, on the same file system."""
     out.mkdir(parents=True, exist_ok=True)
     for left in out.glob(f"{_TEMPORARY}*"):  # of a process that was killed
-        if time.time() - left.stat().st_mtime > _ABANDONED_S:
-            shutil.rmtree(left, ignore_errors=True)
+        with suppress(OSError):  # of one that ended just now
+            if time.time() - left.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(left, ignore_errors=True)
     path = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=out))
     try:
         yield path

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_envs.alfworld.games import GameSet
+from agent_envs.alfworld.games import GameSet, game_set
 from tests.support import ROOT
 from tests.trainer.cli.conftest import Sero
 
@@ -129,3 +129,13 @@ def test_generate_goes_on_after_it_was_killed(sero: Sero, tmp_path: Path) -> Non
     assert rest["written"] == 400 - len(cut)
     whole = sero(*words, tmp_path / "whole", "--json").figures
     assert rest["manifest_hash"] == whole["manifest_hash"]
+
+
+def test_generate_more_games_than_a_set_makes_on_request(
+    sero: Sero, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(game_set, "MAX_ON_REQUEST", 5)
+    words = ["data", "generate", "--n", "10", "--out", tmp_path, "--preset", "small", "--json"]
+    outcome = sero(*words)
+    assert outcome.code == 0, outcome.errors
+    assert outcome.figures["games"] == 10

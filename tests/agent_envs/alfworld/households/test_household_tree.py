@@ -143,3 +143,14 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     write_tree(out, counts={"train": 2}, spec=SMALL)
     assert not old.exists()
     assert young.exists(), "another process may be writing there"
+
+
+def test_another_process_may_end_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    glob = Path.glob
+
+    def with_one_that_is_gone(self: Path, pattern: str) -> list[Path]:
+        return [*glob(self, pattern), self / ".writing-gone"]
+
+    monkeypatch.setattr(Path, "glob", with_one_that_is_gone)
+    assert write_tree(out, counts={"train": 1}, spec=SMALL) == 1
