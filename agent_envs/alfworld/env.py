@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -296,15 +297,18 @@ def _other_selection(task_id: str, ids: tuple[str, ...]) -> TaskNotFound:
 
 
 def _checked_list(task_ids: Iterable[str], types: frozenset[TaskType] | None) -> tuple[str, ...]:
-    if isinstance(task_ids, str) or not isinstance(task_ids, Iterable):
-        raise InvalidOption(f"task_ids must be a sequence of task ids, found {task_ids!r}.")
+    unordered = isinstance(task_ids, set | frozenset)  # in another order in each process
+    if unordered or isinstance(task_ids, str) or not isinstance(task_ids, Iterable):
+        raise InvalidOption(
+            f"task_ids must be a sequence of task ids, in the order to play, found {task_ids!r}."
+        )
     if types is not None:
         raise InvalidOption("task_ids and task_types exclude each other: give one of them.")
     listed = tuple(task_ids)
     strange = [task_id for task_id in listed if not isinstance(task_id, str)]
     if strange:
         raise InvalidOption(f"task_ids must hold strings, found {strange[0]!r}.")
-    twice = sorted({task_id for task_id in listed if listed.count(task_id) > 1})
+    twice = sorted(task_id for task_id, times in Counter(listed).items() if times > 1)
     if twice or not listed:
         found = f"{twice[0]!r} more than once" if twice else "none"
         raise InvalidOption(f"task_ids must name at least one task, each once, found {found}.")

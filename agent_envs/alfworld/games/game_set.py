@@ -102,7 +102,7 @@ class GameSet:
         """
         root = resolved_path(path)
         given = Path(path).expanduser()
-        if (root / TREE).is_dir():
+        if os.path.isdir(root / TREE):  # of a `Path`, a folder that is closed to us is an error
             root = root / TREE
         found = open_index(root)
         if not found.entries and not found.skipped:
@@ -295,10 +295,10 @@ def parse_task_types(task_types: Iterable[TaskType | str]) -> frozenset[TaskType
     """Task types from their names.
 
     Raises:
-        InvalidOption: an unknown name, or a single string where several names belong.
+        InvalidOption: an unknown name, or a single value where several names belong.
     """
-    if isinstance(task_types, str):
-        raise InvalidOption(f"task_types is a sequence of names, got the string {task_types!r}.")
+    if isinstance(task_types, str) or not isinstance(task_types, Iterable):
+        raise InvalidOption(f"task_types must be a sequence of strings, found {task_types!r}.")
     known = {kind.value: kind for kind in TaskType}
     names = [str(name) for name in task_types]
     unknown = sorted(set(names) - known.keys())
@@ -308,10 +308,12 @@ def parse_task_types(task_types: Iterable[TaskType | str]) -> frozenset[TaskType
 
 
 def resolved_path(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidOption(f"Games are named by a path or a text, or a GameSet; found {path!r}.")
     try:
         full = Path(path).expanduser().resolve()
         full.exists()
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, TypeError) as error:
         raise MissingData(
             f"There are no ALFWorld games at {os.fspath(path)!r:.200}: {error}."
         ) from error

@@ -29,7 +29,8 @@ def load_game_set(data: GameSet | str | os.PathLike[str] | None = None) -> GameS
     Raises:
         MissingData: a path that does not exist or holds no game, with what named it.
         InvalidSpec: a ``generated:`` text that is not understood.
-        InvalidOption: one that asks for more games than can be listed in a moment.
+        InvalidOption: one that asks for more games than can be listed in a moment, or `data` that
+            is none of these.
     """
     if isinstance(data, GameSet):
         return data
@@ -61,8 +62,8 @@ def load_game_set(data: GameSet | str | os.PathLike[str] | None = None) -> GameS
 
 
 def _generated(data: str | os.PathLike[str]) -> GameSet | None:
-    text = os.fspath(data)
-    if not text.startswith(PREFIX):
+    text = os.fspath(data) if isinstance(data, os.PathLike) else data
+    if not isinstance(text, str) or not text.startswith(PREFIX):
         return None
     # These modules need a `GameSet` themselves.
     from agent_envs.alfworld.households.generator import parse_source
@@ -79,8 +80,12 @@ def _is_untouched_cache(path: Path) -> bool:
     Importing the package `alfworld` creates that folder and sets the variable to it, so this
     says nothing about what the user wants.
     """
-    default = Path("~/.cache/alfworld").expanduser().resolve()
-    return path == default and not (path.is_dir() and any(path.iterdir()))
+    # The functions of `os.path` take it that there may be no home, or one that is closed to us.
+    default = os.path.realpath(os.path.expanduser("~/.cache/alfworld"))
+    try:
+        return str(path) == default and not (os.path.isdir(path) and os.listdir(path))
+    except OSError:
+        return False
 
 
 @lru_cache(maxsize=8)

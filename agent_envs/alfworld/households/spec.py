@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from agent_envs.alfworld.households.house import ROOMS
 from agent_envs.alfworld.model import TaskType
-from agent_envs.errors import SeroError
+from agent_envs.errors import InvalidOption
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 _RECEPTACLES = (5, 30)
@@ -25,7 +25,7 @@ ROOMS_FOR = {
 """Task type -> room kinds that have what it needs."""
 
 
-class InvalidSpec(SeroError, ValueError):
+class InvalidSpec(InvalidOption):
     """A household specification, split or source text that cannot be generated."""
 
 

@@ -53,7 +53,8 @@ class Session:
     @property
     def goal(self) -> str:
         """The task sentence, as the player reads it."""
-        return self.intro.rpartition(_TASK)[2]
+        before, _, sentence = self.intro.partition(_TASK)  # people may write these words again
+        return sentence or before
 
     def step(self, point: Point, command: str) -> tuple[Point, str, bool]:
         """The next state, what the game answers, whether it took the command."""

@@ -217,3 +217,20 @@ def test_snapshots_of_two_engines_are_told_apart() -> None:
     with pytest.raises(SnapshotMismatch, match="'textworld'"):
         agent_envs.restore(env, forged)
     assert agent_envs.snapshot(env) == snap
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"task_types": 5},
+        {"task_ids": {PEN, MUG}},
+        {"task_ids": frozenset((PEN,))},
+        {"data": 5},
+        {"data": "generated:large"},
+        {"data": "generated:small?seed=-1"},
+    ],
+    ids=["types", "set", "frozen set", "number", "preset", "seed"],
+)
+def test_values_that_are_not_understood_are_invalid_options(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption):
+        gymnasium.make("SeroALFWorld-v0", **{"data": game_set(), **options})

@@ -295,3 +295,17 @@ def test_another_split_keeps_its_numbers(reference: None) -> None:
     env = original(reference, split=None, domain_randomization=True)
     plain = make(split=None).reset(seed=1, options={"task_id": LAMP})
     assert seen(env.reset(seed=1, options={"task_id": LAMP})) == seen(plain)
+
+
+def test_a_sentence_may_repeat_the_words_before_it(
+    reference: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "Your task is to: move. Your task is to: put"
+    monkeypatch.setattr(GameSet, "annotations", lambda self, task_id: (said,))
+    answers = []
+    for engine in ENGINES:
+        env = make(engine=engine, goal_source="human")
+        answers.append(seen(env.reset(options={"task_id": MUG})))
+        env.close()
+    assert answers[0] == answers[1]
+    assert answers[0][1]["goal"] == said + "."

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent_envs.alfworld.games import GameSet, load_game_set
-from agent_envs.errors import (
-    MissingData,
-)
+from agent_envs.errors import InvalidOption, MissingData
 from tests.agent_envs.alfworld.household import PUT, payload
 from tests.agent_envs.alfworld.trees import GOOD, TREE, write
 
@@ -68,3 +68,47 @@ def test_folder_that_importing_alfworld_creates_is_no_choice(
     (cache / "note.txt").write_text("")  # somebody put something there: now it counts
     with pytest.raises(MissingData, match="ALFWORLD_DATA"):
         load_game_set()
+
+
+@pytest.mark.parametrize("data", [5, b"games", ["games"], True, {}], ids=str)
+def test_what_is_no_path_is_a_typed_error(data: Any) -> None:
+    for find in (load_game_set, GameSet.from_path):
+        with pytest.raises(InvalidOption, match="found"):
+            find(data)
+
+
+def test_folders_that_are_closed_to_us_are_typed_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs the tests may be allowed everything, so the system's answer is made up."""
+    closed = tmp_path / "home" / ".cache" / "alfworld"
+    closed.mkdir(parents=True)
+    stat, scandir, listdir = os.stat, os.scandir, os.listdir
+
+    def refuse(path: Any, *parts: Any, call: Any = stat, **options: Any) -> Any:
+        inside = isinstance(path, str | os.PathLike) and closed in Path(path).parents
+        if inside or (call is not stat and str(path) == str(closed)):
+            raise PermissionError(13, "Permission denied", str(path))
+        return call(path, *parts, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(os, "scandir", lambda path: refuse(path, call=scandir))
+    monkeypatch.setattr(os, "listdir", lambda path: refuse(path, call=listdir))
+    found = GameSet.from_path(closed)
+    assert found.skip_counts() == {"unreadable": 1}
+    monkeypatch.delenv("SERO_ALFWORLD_DATA", raising=False)
+    monkeypatch.setenv("ALFWORLD_DATA", str(closed))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert load_game_set().skip_counts() == {"unreadable": 1}
+
+
+def test_no_home_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(number: int) -> Any:
+        raise KeyError(number)
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("SERO_ALFWORLD_DATA", raising=False)
+    write(tmp_path / "mine" / TREE / "train" / GOOD, payload())
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "mine"))
+    assert load_game_set().task_ids() == (f"train/{GOOD}",)
