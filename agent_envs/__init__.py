@@ -72,9 +72,11 @@ __all__ = [
 
 if "SeroALFWorld-v0" not in gymnasium.registry:
     # No max_episode_steps: the env owns its budget (`max_steps`). A TimeLimit given to
-    # `gymnasium.make` works on top of it.
+    # `gymnasium.make` works on top of it. No checker: that of Gymnasium 1.4 makes every step fail
+    # after a first reset that failed, say on a mistyped task id. `agent_envs.testing` checks more.
     gymnasium.register(
         "SeroALFWorld-v0",
         entry_point="agent_envs.alfworld.env:ALFWorldEnv",
         vector_entry_point="agent_envs.vector:alfworld_vector_env",
+        disable_env_checker=True,
     )

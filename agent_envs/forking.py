@@ -15,6 +15,7 @@ from gymnasium import wrappers
 
 from agent_envs.core import Info, TextEnv
 from agent_envs.errors import SnapshotError, SnapshotMismatch
+from agent_envs.resuming import check_maker
 from agent_envs.snapshots import Snapshot
 from agent_envs.wrapper_state import Handler, Wrapper, check_state, handler_of, type_name
 
@@ -53,6 +54,7 @@ def restore(env: gymnasium.Env[Any, Any], snap: Snapshot) -> tuple[Any, Info]:
     stack, base = _unwind(env)
     if not isinstance(snap, Snapshot):
         raise TypeError(f"Expected a Snapshot, got {type(snap).__name__}; use Snapshot.from_bytes.")
+    check_maker(snap, base.env_id)  # first: other envs have other wrappers, too
     _check_stack(stack, snap)
     undo: list[Callable[[], None]] = [base._undo_point()]
     try:

@@ -82,11 +82,16 @@ def check_snapshot(snap: Snapshot, expected: Expectation) -> Resumed:
     return Resumed(engine, observation, taken, valid, success, score, stop, schedule, rng)
 
 
-def _check_origin(snap: Snapshot, expected: Expectation) -> None:
+def check_maker(snap: Snapshot, env_id: str) -> None:
+    """`SnapshotMismatch` unless this version made `snap`, of an env `env_id`."""
     if snap.format != FORMAT:
         raise mismatch(snap, f"its format is {snap.format!r}, this version reads {FORMAT}")
-    if snap.env_id != expected.env_id:
-        raise mismatch(snap, f"it was made by {snap.env_id!r}, this env is {expected.env_id!r}")
+    if snap.env_id != env_id:
+        raise mismatch(snap, f"it was made by {snap.env_id!r}, this env is {env_id!r}")
+
+
+def _check_origin(snap: Snapshot, expected: Expectation) -> None:
+    check_maker(snap, expected.env_id)
     if type(snap.task_id) is not str:
         raise mismatch(snap, "its task id is no string")
     try:

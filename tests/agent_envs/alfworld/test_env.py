@@ -115,6 +115,17 @@ def test_o2_same_task_on_request() -> None:
         env.reset(options={"task_id": PEN + "x"})
 
 
+def test_a_first_reset_that_fails_spoils_no_later_step() -> None:
+    env = make()
+    with pytest.raises(TaskNotFound):
+        env.reset(options={"task_id": MUG[:-1]})
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step("look")
+    env.reset(options={"task_id": MUG})
+    for left in (49, 48):
+        assert env.step("look")[4]["steps_left"] == left
+
+
 def test_task_of_another_split_is_told_apart_from_an_unknown_one() -> None:
     env = make()
     with pytest.raises(TaskNotFound, match="not in this env's split"):
