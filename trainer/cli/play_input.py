@@ -107,7 +107,8 @@ def file_lines(path: Path, show: Show) -> Iterator[str]:
         SeroError: it cannot be read as text.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with path.open(encoding="utf-8-sig") as file:  # as editors on Windows mark it
+            lines = list(file)  # split where standard input is, not at form feeds and the like
     except (OSError, UnicodeDecodeError) as error:
         raise SeroError(f"--commands {path} cannot be read as text: {error}.") from error
 

@@ -142,8 +142,8 @@ class Session:
         }
         if word == ":actions":
             self.show_actions(rest)
-        elif word == ":undo" and (not rest or (rest.isdecimal() and int(rest) > 0)):
-            self.undo(int(rest or 1))
+        elif word == ":undo" and (count := _whole(rest or "1")):
+            self.undo(count)
         elif word in plain and not rest:
             plain[word]()
         elif word in SPECIALS:
@@ -247,6 +247,12 @@ def in_words(plan: Plan) -> str:
         return f"{plan.actions[0]}   ({why})"
     more = len(plan.actions) - 1
     return f"{plan.actions[0]}   ({f'then {more} more' if more else 'the last one'})"
+
+
+def _whole(text: str) -> int:
+    """The number that `text` is, 0 if it is none; a very large one counts as a large one."""
+    digits = text.lstrip("0")
+    return 0 if not digits.isdecimal() else int(digits) if len(digits) < 10 else 10**9
 
 
 def _refused(command: str, offered: tuple[str, ...]) -> str:

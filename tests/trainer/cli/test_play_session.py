@@ -158,6 +158,21 @@ def test_restart_forgets_and_next_moves_on(sero: Sero, houses: Path, tmp_path: P
     assert len(set(tasks)) == 2
 
 
+def test_undo_by_a_number_that_python_does_not_read(
+    sero: Sero, houses: Path, tmp_path: Path
+) -> None:
+    huge = _play(sero, houses, tmp_path, "look", "look", ":undo " + "9" * 5000, ":undo 007")
+    assert huge.figures["steps"] == 0
+    assert sum("Nothing to undo" in line for line in huge.lines) == 1
+
+
+def test_a_file_of_commands_is_read_like_a_pipe(sero: Sero, houses: Path, tmp_path: Path) -> None:
+    """One line is one command, whatever control characters are in it; a Windows mark is no text."""
+    outcome = _play(sero, houses, tmp_path, "\ufefflook", "look\x0cinventory\u2028help", "look")
+    assert outcome.figures["steps"] == 3
+    assert sum("refused" in line for line in outcome.lines) == 1
+
+
 def test_refused_commands_spend_a_step(sero: Sero, houses: Path, tmp_path: Path) -> None:
     outcome = _play(sero, houses, tmp_path, "lok", ":nonsense", ":orcale")
     text = "\n".join(outcome.lines)
