@@ -137,10 +137,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if not file.is_file():
             raise CheckpointError(f"{file} is missing. Restore it or resume from another one.")
         found = _digest(file)
-        if found != entry["sha256"]:
+        expected = entry.get("sha256") if isinstance(entry, dict) else entry
+        if found != expected:
             raise CheckpointError(
                 f"{file} is corrupt: SHA-256 is {found[:12]}..., the manifest says "
-                f"{entry['sha256'][:12]}... Resume from another checkpoint."
+                f"{expected!s:.12}... Resume from another checkpoint."
             )
     state = _read_json(path / "state.json")
     if not isinstance(state.get("iteration"), int):

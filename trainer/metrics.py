@@ -35,11 +35,19 @@ class MetricsLog:
             file.write(line + "\n")
             file.flush()
 
+    def read(self) -> list[dict[str, Any]]:
+        """As `read_metrics`; a line without its iteration is an error as well."""
+        lines = read_metrics(self.path)
+        for line in lines:
+            if type(line.get("iteration")) is not int:
+                raise MetricsError(f"{self.path}: a line has no integer 'iteration': {line!r:.80}.")
+        return lines
+
     def truncate(self, iterations: int) -> None:
         """Drops lines of iteration >= `iterations`: a resumed run writes them again."""
         if not self.path.exists():
             return
-        kept = [line for line in read_metrics(self.path) if line["iteration"] < iterations]
+        kept = [line for line in self.read() if line["iteration"] < iterations]
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
         os.replace(temporary, self.path)
@@ -49,19 +57,29 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file; a torn last line (the run was killed) is left out.
 
     Raises:
-        MetricsError: a line before the last is not JSON.
+        MetricsError: the file is no text, or a line before the last is no JSON object.
     """
-    lines = path.read_text(encoding="utf-8").split("\n")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise MetricsError(f"{path} is no text ({error}). Restore it from a copy.") from error
     result = []
     for number, line in enumerate(lines, start=1):
         if not line:
             continue
         try:
-            result.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
-            raise MetricsError(f"{path}, line {number}: not JSON ({error.msg}).") from error
+            raise MetricsError(
+                f"{path}, line {number}: not JSON ({error}). Repair or remove the line."
+            ) from error
+        if not isinstance(found, dict):
+            raise MetricsError(
+                f"{path}, line {number}: no JSON object but {line:.40}. Repair or remove the line."
+            )
+        result.append(found)
     return result
 
 

@@ -66,8 +66,13 @@ def set_aside(folder: RunFolder, iteration: int) -> Path | None:
 
     Returns:
         The folder that holds it now, or None if there was nothing to move.
+
+    Raises:
+        MetricsError: a log cannot be read. Nothing has moved.
     """
-    logs = (folder.metrics, folder.roots)
+    logs = [path for path in (folder.metrics, folder.roots) if path.exists()]
+    for path in logs:
+        MetricsLog(path).read()
     tails = {path: tail for path in logs if (tail := _tail(path, iteration))}
     found = list(_beyond(folder, iteration))
     if not found and not tails:
@@ -85,8 +90,6 @@ def set_aside(folder: RunFolder, iteration: int) -> Path | None:
 
 def _tail(path: Path, iteration: int) -> str:
     """The lines of a log that `cut_logs` drops, a torn last line included."""
-    if not path.exists():
-        return ""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     return "".join(line for line in lines if not _is_before(line, iteration))
 

@@ -97,6 +97,16 @@ def test_o25_a_corrupt_file_is_named(tmp_path: Path, name: str, damage: str) -> 
         load_checkpoint(path)
 
 
+@pytest.mark.parametrize("entry", [5, None, [], {}, {"sha256": 7}, "x"])
+def test_an_odd_entry_of_the_manifest_is_corrupt(tmp_path: Path, entry: object) -> None:
+    path, _, _ = _save(tmp_path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"]["state.json"] = entry
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match=r"state\.json is corrupt"):
+        load_checkpoint(path)
+
+
 def _rewrite(path: Path, name: str) -> None:
     """Makes the manifest agree with a changed file, so that only its content is wrong."""
     import hashlib

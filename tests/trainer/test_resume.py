@@ -11,7 +11,7 @@ from tests.trainer import small
 from tests.trainer.runs import run_config, sampled, trained, untimed
 from trainer.checkpoint import CheckpointError, load_checkpoint
 from trainer.loop import train
-from trainer.metrics import read_metrics
+from trainer.metrics import MetricsError, read_metrics
 from trainer.resume import set_aside
 from trainer.run_folder import RunFolder, RunFolderError
 
@@ -135,6 +135,27 @@ def test_nothing_before_a_corrupt_first_checkpoint_is_said(tmp_path: Path) -> No
     more = config.replace(**{"run.iterations": 2})
     with pytest.raises(CheckpointError, match="None before it is intact"):
         train(more, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (b'{"iteration": 0}\n\xff\xfe\n', "is no text"),
+        (b'{"itera\n{"iteration": 1}\n', "line 1: not JSON"),
+        (b'[]\n{"iteration": 1}\n', "line 1: no JSON object"),
+        (b'{"iter": 0}\n', "no integer 'iteration'"),
+    ],
+)
+def test_nothing_is_set_aside_where_a_log_cannot_be_read(
+    tmp_path: Path, damage: bytes, message: str
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.metrics.write_text('{"iteration": 0}\n{"iteration": 1}\n')
+    folder.roots.write_bytes(damage)
+    with pytest.raises(MetricsError, match=message):
+        set_aside(folder, 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "roots.jsonl"]
+    assert folder.roots.read_bytes() == damage
 
 
 def test_setting_aside_loses_nothing_and_takes_nothing_else(tmp_path: Path) -> None:

@@ -131,11 +131,14 @@ _FIGURES = (
 
 
 def _read(path: Path) -> Mapping[str, Any]:
+    from trainer.evaluate import compare_outcomes
+
     try:
         result: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         result["split"], result["wins"], result["n"], result["success"]
+        compare_outcomes(result, result)  # now, and not when all tasks have been played
     except OSError as error:
         raise SeroError(f"--against {path}: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SeroError(f"--against {path} is no evaluation result: {error!r}.") from error
     return result

@@ -5,12 +5,15 @@ Everything that comes from games, models or configs is escaped. Style and charts
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
+from trainer.cli.common import printable
 from trainer.metrics import wilson
 from trainer.report import charts
 from trainer.report.charts import Panel
@@ -55,6 +58,7 @@ def write_report(data: ReportData, path: Path) -> Path:
 
 def render(data: ReportData) -> str:
     """The page as text."""
+    data = _visible(data)
     style = resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
     body = "\n".join(
         part
@@ -75,6 +79,20 @@ def render(data: ReportData) -> str:
         f"<title>{escape(data.title)}</title>\n<style>\n{style}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
+
+
+def _visible(value: Any) -> Any:
+    """`value` with control characters and halves of characters in its texts made visible."""
+    if isinstance(value, str):
+        return printable(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return dataclasses.replace(value, **{n: _visible(getattr(value, n)) for n in names})
+    if isinstance(value, Mapping):
+        return {_visible(key): _visible(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_visible(part) for part in value]
+    return value
 
 
 def splits(evaluations: Sequence[Evaluation]) -> list[tuple[str, list[Evaluation]]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.metrics import read_metrics
+from trainer.metrics import read_metrics, wilson
 from trainer.report.data import BranchView, Evaluation, Example, ReportData, Step
 from trainer.run_folder import RunFolder, RunFolderError
 
@@ -16,10 +16,10 @@ _MOST_STEPS = 12
 
 def evaluation_of(result: Mapping[str, Any], label: str) -> Evaluation:
     """An evaluation result (see `trainer.evaluate`) as the report shows it."""
-    groups = result["by_task_type"]
-    return Evaluation(
-        label, result["split"], {kind: (g["wins"], g["n"]) for kind, g in groups.items()}
-    )
+    groups = {kind: (g["wins"], g["n"]) for kind, g in result["by_task_type"].items()}
+    for wins, n in groups.values():
+        wilson(wins, n)  # raises where these are no counts
+    return Evaluation(label, result["split"], groups)
 
 
 def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:
@@ -103,5 +103,5 @@ def read_run(
             example=example_of(roots),
             provenance=info,
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(f"A file of the run {path} cannot be read: {error!r}.") from error

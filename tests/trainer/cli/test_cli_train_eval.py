@@ -82,6 +82,17 @@ def test_a_split_that_is_not_there_is_said_at_once(
     outcome = sero("eval", run, "--split", "valid_unseen", "--against", _doctored(run, tmp_path, 1))
     assert outcome.code == 2
     assert "nothing to compare" in outcome.errors
+    file = _doctored(run, tmp_path, 1)
+    for text in (
+        file.read_text(encoding="utf-8").replace('"task_id"', '"id"'),
+        file.read_text(encoding="utf-8").replace('"tasks"', '"task"'),
+        "[" * 100_000,
+        "[]",
+    ):
+        file.write_text(text, encoding="utf-8")
+        outcome = sero("eval", run, "--against", file)
+        assert outcome.code == 2
+        assert "is no evaluation result" in outcome.errors
 
 
 def test_train_goes_on_from_the_checkpoint_that_the_error_names(sero: Sero, run: Path) -> None:

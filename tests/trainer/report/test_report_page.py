@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
-from trainer.report import BranchView, Evaluation, Example, ReportData, Step, render
+import pytest
+
+from trainer.config import Config, resolve
+from trainer.report import (
+    BranchView,
+    Evaluation,
+    Example,
+    ReportData,
+    Step,
+    read_run,
+    render,
+    write_report,
+)
 from trainer.report.charts import phase_bar, success_by_type
 from trainer.report.data import phase_totals, series
+from trainer.run_folder import RunFolderError
 
 EVIL = "<script>alert('x')</script>\"'&"
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -81,6 +97,28 @@ def test_everything_from_outside_is_escaped() -> None:
     page = render(_data(EVIL))
     assert "<script" not in page
     assert "alert(" in _Page(page).text
+
+
+def test_what_no_page_can_hold_is_made_visible(tmp_path: Path) -> None:
+    path = write_report(_data("a\x00b\x1b[31mc\ud800d\u202e"), tmp_path / "report.html")
+    page = path.read_text(encoding="utf-8")
+    assert r"a\x00b\x1b[31mc\ud800d\u202e" in _Page(page).text
+    assert not set(page) & set("\x00\x1b\u202e")
+
+
+@pytest.mark.parametrize(
+    "groups", [{"put": {"wins": 5, "n": 3}}, {"put": {"wins": "x", "n": 3}}, [], {"put": 1}, None]
+)
+def test_a_run_with_an_evaluation_that_cannot_be_is_refused(tmp_path: Path, groups: Any) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"config": resolve(Config())}))
+    (tmp_path / "eval").mkdir()
+    result = {"iteration": 0, "split": "valid_seen", "by_task_type": {"put": {"wins": 1, "n": 3}}}
+    file = tmp_path / "eval/000000_valid_seen.json"
+    file.write_text(json.dumps(result))
+    assert read_run(tmp_path, title="", lead="").evaluations[0].tasks == 3
+    file.write_text(json.dumps(result | {"by_task_type": groups}))
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        read_run(tmp_path, title="", lead="")
 
 
 def test_a_dollar_sign_is_no_formula() -> None:
