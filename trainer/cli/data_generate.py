@@ -129,11 +129,14 @@ def split_counts(args: Args) -> dict[str, int]:
     """Games of each split.
 
     Raises:
-        SeroError: `--n` beside a number for one split, or less than 1.
+        SeroError: `--n` beside a number for one split, or less than 1; or no game at all.
     """
     given = {name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None}
     if args.n is None:
-        return DEFAULTS | given
+        counts = DEFAULTS | given
+        if not any(counts.values()):
+            raise SeroError("no split is to get a game; give one of them a number from 1 up.")
+        return counts
     if given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise SeroError(f"--n and {names} both say how many games; give one or the other.")

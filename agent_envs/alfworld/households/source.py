@@ -21,6 +21,8 @@ from agent_envs.alfworld.model import TaskType
 
 PREFIX = "generated:"
 DEFAULT_COUNTS = (("train", 2000), ("valid_seen", 500), ("valid_unseen", 500))
+_DIGITS = 40
+"""Of a seed or number: more than anybody needs, few enough to be read and written anywhere."""
 _REAL = "real"  # spelling of None: as many as real rooms have
 _KEYS = ("seed", *SPLITS, "receptacles", "objects", "distractors", "depth", "task_types", "rooms")
 
@@ -30,7 +32,8 @@ class Source:
     """Which games to generate: seed, number of games by split, specification.
 
     Raises:
-        InvalidSpec: an unknown split, or a seed or number that is not a whole number from 0 up.
+        InvalidSpec: an unknown split, or a seed or number that is not a whole number from 0 up,
+            of 40 digits at most.
     """
 
     seed: int
@@ -44,6 +47,8 @@ class Source:
                 raise InvalidSpec(f"Unknown split {name!r}; choose from {', '.join(SPLITS)}.")
             if type(value) is not int or value < 0:
                 raise InvalidSpec(f"{name} is {value!r}; give a whole number from 0 up.")
+            if value >= 10**_DIGITS:
+                raise InvalidSpec(f"{name} has more than {_DIGITS} digits; give a smaller number.")
         pairs = tuple((split, given.get(split, 0)) for split in SPLITS)
         for name, field in (("seed", seed), ("counts", pairs), ("spec", spec)):
             object.__setattr__(self, name, field)
@@ -118,7 +123,7 @@ def read_source(text: str) -> Source:
 
 
 def _whole(key: str, value: str, text: str) -> int:
-    if not (value.isascii() and value.isdigit()) or len(value) > 18:
+    if not (value.isascii() and value.isdigit()) or len(value) > _DIGITS:
         raise InvalidSpec(f"{key} is {value!r} in {text!r}; give a whole number from 0 up.")
     return int(value)
 

@@ -78,7 +78,7 @@ class HouseholdSpec:
             )
         _check_names("rooms", self.rooms, ROOMS)
         _check_names("task_types", self.task_types, [str(t) for t in TaskType])
-        object.__setattr__(self, "depth", depth if depth is None else float(depth))
+        object.__setattr__(self, "depth", depth if depth is None else depth + 0.0)  # -0.0 is 0.0
         object.__setattr__(self, "rooms", tuple(self.rooms))
         object.__setattr__(self, "task_types", tuple(TaskType(t) for t in self.task_types))
         for task_type in self.task_types:

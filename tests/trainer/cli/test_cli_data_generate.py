@@ -98,6 +98,7 @@ def test_generate_turns_the_knobs(sero: Sero, tmp_path: Path) -> None:
         (["alfworld", "--out", "x", "--n", "0"], "--n"),
         (["alfworld", "--out", "x", "--depth", "2"], "depth"),
         (["alfworld", "--out", "x", "--distractors", "99"], "distractors"),
+        (["x", "--train", "0", "--valid-seen", "0", "--valid-unseen", "0"], "no split"),
     ],
 )
 def test_generate_refuses_what_makes_no_sense(

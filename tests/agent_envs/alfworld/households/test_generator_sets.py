@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,11 +138,25 @@ def test_env_plays_a_generated_set_to_the_end() -> None:
         ("generated:standard?depth=deep", "depth"),
         ("generated:standard?depth=2", "depth"),
         ("generated:small?objects=8&distractors=3", "distractors"),
+        (f"generated:small?seed={'9' * 41}", "seed"),
     ],
 )
 def test_wrong_source_text_is_refused(text: str, named: str) -> None:
     with pytest.raises(InvalidSpec, match=named):
         load_game_set(text)
+
+
+def test_what_no_text_can_name_is_refused() -> None:
+    for seed in (10**40, 10**5000):
+        with pytest.raises(InvalidSpec, match="seed has more than 40 digits"):
+            generate_game_set(seed, COUNTS, SMALL)
+
+
+def test_equal_specifications_make_equal_games() -> None:
+    """Python holds 0.0 and -0.0 for equal, and spells them differently."""
+    plus, minus = (replace(SMALL, depth=depth) for depth in (0.0, -0.0))
+    assert plus == minus
+    assert repr(plus.key) == repr(minus.key)
 
 
 @pytest.mark.parametrize("counts", [{"test": 3}, {"train": -1}, {"train": 2.0}, {"train": True}])
@@ -151,7 +166,7 @@ def test_wrong_counts_are_refused(counts: dict[str, int]) -> None:
 
 
 @given(
-    seed=st.integers(0, 10**12),
+    seed=st.integers(0, 10**40 - 1),
     counts=st.dictionaries(st.sampled_from(SPLITS), st.integers(0, 10**6)),
     receptacles=st.none() | st.integers(5, 30),
     objects=st.none() | st.integers(3, 60),
