@@ -23,6 +23,8 @@ from threading import RLock
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from agent_envs.alfworld.compile import read_payload
 from agent_envs.alfworld.naming import number_names, shuffled
 from agent_envs.alfworld.original.packages import check_versions
@@ -305,7 +307,7 @@ class _Packages(NamedTuple):
 @cache
 def _packages() -> _Packages:
     try:
-        with _own_variable():
+        with _own_variable(), _own_numbers():
             from alfworld.agents.environment.alfred_tw_env import (
                 AlfredDemangler,
                 AlfredExpert,
@@ -337,6 +339,16 @@ def _engine_call() -> Iterator[None]:
                 # It keeps its last failure, that the frames which led there, and those our
                 # games: they would stay alive until somebody parses something again.
                 parser._furthest_exception = None
+
+
+@contextmanager
+def _own_numbers() -> Iterator[None]:
+    """Undo that importing `textworld` draws from NumPy's global generator."""
+    before = np.random.get_state()
+    try:
+        yield
+    finally:
+        np.random.set_state(before)
 
 
 @contextmanager

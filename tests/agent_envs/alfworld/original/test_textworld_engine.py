@@ -10,6 +10,7 @@ import pytest
 from agent_envs.alfworld.original.textworld_engine import TextWorldGame
 from agent_envs.errors import ResetNeeded, UnsupportedGame
 from tests.agent_envs.alfworld.household import PUT, payload
+from tests.support import run_python
 
 
 @pytest.mark.reference
@@ -44,3 +45,20 @@ def test_driver_turns_the_translators_exit_into_an_error(reference: None) -> Non
     content = payload(PUT.format(obj="MugType", rec="ShelfType").replace("inReceptacle", "within"))
     with pytest.raises(UnsupportedGame, match="within"):
         TextWorldGame(content)
+
+
+@pytest.mark.reference
+def test_the_first_game_of_a_process_leaves_global_numbers_alone(reference: None) -> None:
+    """Importing the packages draws from NumPy's generator: the very first use has to be seen."""
+    code = """
+import random, numpy
+from agent_envs.alfworld.original.textworld_engine import TextWorldGame
+from tests.agent_envs.alfworld.household import payload
+random.seed(1), numpy.random.seed(1)
+expected = random.random(), numpy.random.random()
+random.seed(1), numpy.random.seed(1)
+with TextWorldGame(payload()) as game:
+    game.reset()
+print((random.random(), numpy.random.random()) == expected)
+"""
+    assert run_python(code).split() == ["True"]
