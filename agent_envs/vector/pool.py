@@ -3,8 +3,9 @@
 Promises (tests/agent_envs/vector/test_vector_pool.py):
 
 1. Answers are those of the serial vector env, text for text.
-2. No wait without a limit. A worker that dies or gives no answer in time is reported by name, and
-   the whole pool is ended.
+2. A worker that dies or gives no answer in time is reported by name, and the whole pool is ended.
+   (Only one that is frozen from outside while a message too large for the pipe, some 200 kB, is on
+   its way is waited for without a limit.)
 3. Errors of a sub-env arrive with their own type and message, and end nothing.
 4. No worker outlives `close`, the vector env, or the process that started it.
 
