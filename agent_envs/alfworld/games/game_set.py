@@ -16,7 +16,7 @@ from typing import Any
 
 from agent_envs.alfworld.compile import compile_game, read_payload
 from agent_envs.alfworld.games.disk_cache import remove
-from agent_envs.alfworld.games.game_archives import Packed
+from agent_envs.alfworld.games.game_archives import ARCHIVE_SUFFIXES, GAME_SUFFIX, Packed
 from agent_envs.alfworld.games.game_cache import GameCache
 from agent_envs.alfworld.games.game_index import (
     Entry,
@@ -47,6 +47,7 @@ MAX_ON_REQUEST = 20_000
 
 TREE = "json_2.1.1"
 _LAZY = "lazy"
+_SUFFIXES = (*ARCHIVE_SUFFIXES, GAME_SUFFIX)
 
 
 class GameSet:
@@ -308,10 +309,20 @@ def parse_task_types(task_types: Iterable[TaskType | str]) -> frozenset[TaskType
 
 
 def resolved_path(path: str | os.PathLike[str]) -> Path:
+    """Where games lie, without links, though with a name that says what is there.
+
+    Raises:
+        InvalidOption: no path at all.
+        MissingData: one that the system refuses.
+    """
     if not isinstance(path, str | os.PathLike):
         raise InvalidOption(f"Games are named by a path or a text, or a GameSet; found {path!r}.")
     try:
-        full = Path(path).expanduser().resolve()
+        given = Path(path).expanduser()
+        full = given.resolve()
+        if full.is_file() and given.name.endswith(_SUFFIXES) > full.name.endswith(_SUFFIXES):
+            # A store keeps files under their digests and links to them: the link's name counts.
+            full = given.parent.resolve() / given.name
         full.exists()
     except (OSError, RuntimeError, ValueError, TypeError) as error:
         raise MissingData(

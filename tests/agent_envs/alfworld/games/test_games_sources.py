@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +114,24 @@ def test_no_home_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     write(tmp_path / "mine" / TREE / "train" / GOOD, payload())
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "mine"))
     assert load_game_set().task_ids() == (f"train/{GOOD}",)
+
+
+def test_links_to_files_that_are_named_by_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As caches of downloads lay them out."""
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    with zipfile.ZipFile(blobs / "0a1b", "w") as archive:
+        archive.writestr(f"train/{GOOD}/game.tw-pddl", json.dumps(payload()))
+    (blobs / "2c3d").write_text(json.dumps(payload()))
+    folder = tmp_path / "train" / GOOD
+    folder.mkdir(parents=True)
+    (tmp_path / "games.zip").symlink_to(blobs / "0a1b")
+    (folder / "game.tw-pddl").symlink_to(blobs / "2c3d")
+    monkeypatch.chdir(folder)
+    for path in (tmp_path / "games.zip", folder / "game.tw-pddl", "game.tw-pddl"):
+        for find in (load_game_set, GameSet.from_path):
+            games = find(path)
+            assert games.task_ids() == (f"train/{GOOD}",)
+            assert games.load(f"train/{GOOD}").task_sentence
