@@ -285,3 +285,31 @@ def test_a_folder_that_cannot_be_written_is_no_network_error(
     with pytest.raises(DataError, match="Cannot write"):
         download(f"{site.url}/f", tmp_path / "no" / "f", sleep=pauses.append)
     assert pauses == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"total": "400000"},
+        {"total": -1},
+        {"total": True},
+        {"validator": 5},
+        {"validator": "a\r\nRange: bytes=0-"},
+    ],
+    ids=str,
+)
+def test_a_note_that_no_download_wrote_is_not_followed(
+    site: Site, tmp_path: Path, pauses: list[float], wrong: dict[str, object]
+) -> None:
+    note = {"url": f"{site.url}/f", "total": None, "validator": None, **wrong}
+    (tmp_path / "f.part").write_bytes(OTHER[:1000])
+    (tmp_path / "f.part.json").write_text(json.dumps(note))
+    assert get(site, tmp_path, pauses) == BODY
+    assert site.asked == [("/f", None)]
+
+
+def test_a_length_beyond_reason_is_no_length(
+    site: Site, tmp_path: Path, pauses: list[float]
+) -> None:
+    site.faults += [{"length": "9" * 5000}]
+    assert get(site, tmp_path, pauses) == BODY
