@@ -1,14 +1,14 @@
 """`TextEnv`: the base of our envs. Text in, text out, standard Gymnasium.
 
-A subclass brings the world through a few hooks; this class owns everything around it: the step
-budget, the order of tasks, `info`, the end of an episode, snapshots. See docs/environments.md.
+A subclass brings the world through a few hooks (`agent_envs.world.World`); this class owns
+everything around it: the step budget, the order of tasks, `info`, the end of an episode, snapshots.
+See docs/environments.md.
 """
 
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -35,13 +35,14 @@ from agent_envs.resuming import (
 from agent_envs.schedule import Schedule
 from agent_envs.snapshots import FORMAT, Snapshot
 from agent_envs.spaces import AnyText
+from agent_envs.world import World
 
 Info = dict[str, Any]
 
 _STATIC_KEYS = frozenset(("task_type", "split", "goal", "action_templates", "provenance"))
 
 
-class TextEnv(gymnasium.Env[str, str], ABC):
+class TextEnv(gymnasium.Env[str, str], World):
     """Base of text environments with a step budget, a task schedule and snapshots.
 
     **Tasks.** ``reset(options={"task_id": t})`` starts task ``t`` and leaves the schedule alone.
@@ -121,61 +122,6 @@ class TextEnv(gymnasium.Env[str, str], ABC):
         super().__init_subclass__(**kwargs)
         if "env_id" not in vars(cls):
             cls.env_id = cls.__name__
-
-    # ------------------------------------------------------------------ hooks of a subclass
-
-    @abstractmethod
-    def _task_ids(self) -> Sequence[str]:
-        """All tasks, in an order that never depends on the machine."""
-
-    @abstractmethod
-    def _load(self, task_id: str) -> None:
-        """Make `task_id` current. On failure raise `TaskNotFound` or `DataError`, unchanged."""
-
-    @abstractmethod
-    def _begin(self) -> str:
-        """Put the current task at its start; the first observation. May draw from np_random, and
-        may still fail with a `SeroError`, if it has changed nothing else by then."""
-
-    @abstractmethod
-    def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
-        """Take one command: observation, reward, success, score, whether it was accepted."""
-
-    @abstractmethod
-    def _admissible(self) -> tuple[str, ...]:
-        """Commands accepted in the current state, in a documented order. Changes nothing."""
-
-    @abstractmethod
-    def _engine_state(self) -> tuple[Any, ...]:
-        """The world as nested tuples of int, str, bool, None and finite float."""
-
-    @abstractmethod
-    def _set_engine_state(self, task_id: str, state: tuple[Any, ...]) -> None:
-        """Make `task_id` current in `state`. The value may be hostile: check all of it, raise
-        `SnapshotMismatch` if it is not a possible state, and only then change anything, by
-        assigning new values to attributes, not by changing old ones in place. Setting `_static`
-        to {} has `_info_static` asked again, though the task is the same."""
-
-    @abstractmethod
-    def _info_static(self) -> Mapping[str, Any]:
-        """``task_type, split, goal, action_templates, provenance`` of the current episode."""
-
-    @property
-    @abstractmethod
-    def data_revision(self) -> str:
-        """Revision of the data behind this env."""
-
-    def _task_revision(self, task_id: str) -> str:
-        """Revision of the data of one task, recorded in snapshots. Default: `data_revision`."""
-        return self.data_revision
-
-    def _refuse(self) -> str:
-        """Observation that answers an action which is no string."""
-        return self.refusal
-
-    def _observation_extras(self) -> FrozenDict:
-        """What `_extras` names, as the player could know it."""
-        return FrozenDict()
 
     def privileged(self) -> Any:
         """The true state as an immutable value, for oracles; never for wrappers or policies."""

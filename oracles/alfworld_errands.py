@@ -20,6 +20,40 @@ class Errand(NamedTuple):
     obj: int
 
 
+class Place(NamedTuple):
+    """A receptacle as a choice. `shut` is 1 if it must be opened first, else 0."""
+
+    rec: int
+    loc: int
+    shut: int
+
+
+class Source(NamedTuple):
+    """An object to take, and where from."""
+
+    obj: int
+    rec: int
+    loc: int
+    shut: int
+
+
+class Target(NamedTuple):
+    """A receptacle that the goal asks for."""
+
+    rec: int
+    loc: int
+    shut: int
+    inside: int
+    """Mask of the wanted objects in it."""
+    fits: int
+    """Mask of the wanted objects that may be put in it."""
+
+
+def fetch_and_put(source: Source, target: Target) -> tuple[Errand, Errand]:
+    """Take the object of `source` and put it into `target`."""
+    return Errand("take", source.rec, source.obj), Errand("put", target.rec, source.obj)
+
+
 def commands(game: Game, state: State, errands: Iterable[Errand]) -> tuple[str, ...]:
     """The commands that run `errands` from `state`: each `go to` and `open` where it is needed.
 

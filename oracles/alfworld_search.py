@@ -19,41 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from time import perf_counter
-from typing import NamedTuple
 
 from agent_envs.alfworld.model import Game, State, TaskType, bits
-from oracles.alfworld_errands import Errand
+from oracles.alfworld_errands import Errand, Place, Source, Target, fetch_and_put
 
 _FAR = 1 << 30
 
 
 class SearchTimeout(Exception):
     """The deadline passed before the search was complete."""
-
-
-class _Place(NamedTuple):
-    """A receptacle as a choice. `shut` is 1 if it must be opened first, else 0."""
-
-    rec: int
-    loc: int
-    shut: int
-
-
-class _Source(NamedTuple):
-    obj: int
-    rec: int
-    loc: int
-    shut: int
-
-
-class _Target(NamedTuple):
-    rec: int
-    loc: int
-    shut: int
-    inside: int
-    """Mask of the wanted objects in it."""
-    fits: int
-    """Mask of the wanted objects that may be put in it."""
 
 
 class ErrandSearch:
@@ -102,20 +76,20 @@ class ErrandSearch:
 
     # -- choices ---------------------------------------------------------------------------------
 
-    def _find_sources(self) -> list[_Source]:
+    def _find_sources(self) -> list[Source]:
         """Wanted objects that can be taken, with each receptacle that they can be taken from."""
         rec_loc, closed, held = self.game.rec_loc, self.closed, self.held
         takeable = self.wanted & self.game.pickupable
         if held >= 0:
             takeable &= ~(1 << held)
         return [
-            _Source(obj, rec, rec_loc[rec], closed >> rec & 1)
+            Source(obj, rec, rec_loc[rec], closed >> rec & 1)
             for rec, mask in enumerate(self.state.contents)
             if mask & takeable and rec_loc[rec] >= 0
             for obj in bits(mask & takeable)
         ]
 
-    def _find_tools(self) -> list[_Place]:
+    def _find_tools(self) -> list[Place]:
         """Where the task's clean, heat, cool or use can be done; one place per location."""
         game = self.game
         kind = game.goal.kind
@@ -127,17 +101,17 @@ class ErrandSearch:
             mask = game.fridges
         elif kind is TaskType.LOOK:
             return [
-                _Place(rec, game.rec_loc[rec], 0)
+                Place(rec, game.rec_loc[rec], 0)
                 for rec, inside in enumerate(self.state.contents)
                 if inside & game.goal.lamps and game.rec_loc[rec] >= 0
             ]
         else:
             return []
-        places: dict[int, _Place] = {}
+        places: dict[int, Place] = {}
         for rec in bits(mask):
             loc = game.rec_loc[rec]
             if loc >= 0:
-                places.setdefault(loc, _Place(rec, loc, 0))
+                places.setdefault(loc, Place(rec, loc, 0))
         return list(places.values())
 
     def _find_done(self) -> int:
@@ -151,10 +125,10 @@ class ErrandSearch:
             return self.state.cool
         return self.wanted
 
-    def _find_targets(self) -> list[_Target]:
+    def _find_targets(self) -> list[Target]:
         game, contents = self.game, self.state.contents
         wanted, meeting = self.wanted, self.meeting
-        first: dict[tuple[int, int, int, int], _Target] = {}
+        first: dict[tuple[int, int, int, int], Target] = {}
         for rec in bits(game.goal.receptacles):
             fits = game.can_hold[rec] & wanted
             loc = game.rec_loc[rec]
@@ -164,15 +138,15 @@ class ErrandSearch:
             inside = contents[rec] & wanted
             key = (loc if loc in meeting else -1, shut, inside, fits)
             if key not in first:
-                first[key] = _Target(rec, loc, shut, inside, fits)
+                first[key] = Target(rec, loc, shut, inside, fits)
         return list(first.values())
 
-    def _find_drops(self) -> list[_Place]:
+    def _find_drops(self) -> list[Place]:
         """Where the held object can be put down, cheapest first."""
         game, meeting, closed = self.game, self.meeting, self.closed
         targets, here, held = game.goal.receptacles, self.state.loc, self.held
         source_recs = {source.rec for source in self.sources}
-        first: dict[tuple[int, int, int], _Place] = {}
+        first: dict[tuple[int, int, int], Place] = {}
         for rec, mask in enumerate(game.can_hold):
             loc = game.rec_loc[rec]
             if not mask >> held & 1 or loc < 0:
@@ -182,7 +156,7 @@ class ErrandSearch:
             serves = 0 if not shut else rec + 2 if rec in source_recs else targets >> rec & 1
             key = (loc if loc in meeting else -1, shut, serves)
             if key not in first:
-                first[key] = _Place(rec, loc, shut)
+                first[key] = Place(rec, loc, shut)
         return sorted(first.values(), key=lambda place: (place.loc != here) + place.shut)
 
     def _check_time(self) -> None:
@@ -211,7 +185,7 @@ class ErrandSearch:
                 total = cost + (game.rec_loc[rec] != source.loc) + use
                 self._offer(total, (*start, Errand("use", rec, held if use else -1)))
 
-    def _lit(self, taken: _Source | None = None) -> dict[int, tuple[int, tuple[Errand, ...]]]:
+    def _lit(self, taken: Source | None = None) -> dict[int, tuple[int, tuple[Errand, ...]]]:
         """Where a lamp can light, once `taken` is in hand: location -> cost there, errands."""
         state = self.state
         lit: dict[int, tuple[int, tuple[Errand, ...]]] = {}
@@ -259,7 +233,7 @@ class ErrandSearch:
         stays_placed: bool,
         cost: int,
         start: tuple[Errand, ...],
-        targets: list[_Target],
+        targets: list[Target],
     ) -> None:
         """Treat (if needed) and put `obj`, which is in hand at `loc` after `start`."""
         if self.done >> obj & 1:
@@ -307,7 +281,7 @@ class ErrandSearch:
                 for source in sources:
                     trip = 2 * (source.loc != target.loc) + source.shut + 2
                     if cost + trip < self.best:
-                        self._offer(cost + trip, (*start, *_trip(source, target)))
+                        self._offer(cost + trip, (*start, *fetch_and_put(source, target)))
                 continue
             firsts = [
                 (cost, source, (*start, Errand("put", target.rec, source.obj)), opened)
@@ -320,12 +294,12 @@ class ErrandSearch:
                 self._second_trips(target, sources, firsts)
 
     def _trips(
-        self, target: _Target, sources: list[_Source], drops: list[_Place]
-    ) -> Iterable[tuple[int, _Source, tuple[Errand, ...], int]]:
+        self, target: Target, sources: list[Source], drops: list[Place]
+    ) -> Iterable[tuple[int, Source, tuple[Errand, ...], int]]:
         """First trips to `target`: cost, source, errands up to the take, receptacles opened."""
         extra = None
         if self.held >= 0 and target.shut and self.game.can_hold[target.rec] >> self.held & 1:
-            extra = _Place(target.rec, target.loc, target.shut)
+            extra = Place(target.rec, target.loc, target.shut)
         for cost, source, start in self._first_takes(sources, drops, extra):
             dropped = start[0].rec if len(start) > 1 else -1
             shut = target.shut if dropped != target.rec else 0
@@ -336,15 +310,15 @@ class ErrandSearch:
 
     def _second_trips(
         self,
-        target: _Target,
-        sources: list[_Source],
-        firsts: list[tuple[int, _Source, tuple[Errand, ...], int]],
+        target: Target,
+        sources: list[Source],
+        firsts: list[tuple[int, Source, tuple[Errand, ...], int]],
     ) -> None:
         trips = sorted(
             (2 * (source.loc != target.loc) + source.shut + 2, index)
             for index, source in enumerate(sources)
         )
-        within: dict[int, list[_Source]] = {}
+        within: dict[int, list[Source]] = {}
         for source in sources:
             if source.shut:
                 within.setdefault(source.rec, []).append(source)
@@ -357,23 +331,23 @@ class ErrandSearch:
                 for second in within.get(rec, ()):
                     total = cost + 2 * (second.loc != target.loc) + 2
                     if total < self.best and second.obj != first.obj:
-                        self._offer(total, (*errands, *_trip(second, target)))
+                        self._offer(total, (*errands, *fetch_and_put(second, target)))
             # ... and everything else
             for trip, index in trips:
                 if cost + trip >= self.best:
                     break
                 second = sources[index]
                 if second.obj != first.obj:
-                    self._offer(cost + trip, (*errands, *_trip(second, target)))
+                    self._offer(cost + trip, (*errands, *fetch_and_put(second, target)))
 
     # -- shared ----------------------------------------------------------------------------------
 
     def _first_takes(
         self,
-        sources: list[_Source] | None = None,
-        drops: list[_Place] | None = None,
-        extra: _Place | None = None,
-    ) -> Iterable[tuple[int, _Source, tuple[Errand, ...]]]:
+        sources: list[Source] | None = None,
+        drops: list[Place] | None = None,
+        extra: Place | None = None,
+    ) -> Iterable[tuple[int, Source, tuple[Errand, ...]]]:
         """Ways to get each source's object in hand, a useless held object put down before.
 
         Yields the cost so far, the source, and the errands: a take, or a put and a take.
@@ -407,7 +381,3 @@ class ErrandSearch:
         if cost < self.best:
             self.best = cost
             self.errands = errands
-
-
-def _trip(source: _Source, target: _Target) -> tuple[Errand, Errand]:
-    return Errand("take", source.rec, source.obj), Errand("put", target.rec, source.obj)
