@@ -1,4 +1,4 @@
-"""`make_vec`: many text environments behind one `gymnasium.vector.VectorEnv`.
+"""Many text environments behind one `gymnasium.vector.VectorEnv`.
 
 Made for group rollouts: every sub-env can be restarted alone on a task of choice, finished ones
 are skipped, snapshots reach each of them. See docs/vector.md.
@@ -6,7 +6,6 @@ are skipped, snapshots reach each of them. See docs/vector.md.
 
 from __future__ import annotations
 
-import importlib
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +13,6 @@ from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
@@ -27,7 +25,6 @@ from agent_envs.vector.arguments import actions_of, reset_options, seeds_of, who
 from agent_envs.vector.calls import (
     Description,
     Env,
-    MakeWrapper,
     Outcome,
     Recipe,
     Request,
@@ -37,66 +34,6 @@ from agent_envs.vector.infos import Infos, gather_infos
 
 Flags: TypeAlias = NDArray[np.bool_]
 StepResult: TypeAlias = tuple[Any, NDArray[np.float64], Flags, Flags, Infos]
-
-MODES = ("serial", "process")
-
-
-def make_vec(
-    env_id: str | EnvSpec,
-    num_envs: int = 1,
-    *,
-    vectorization_mode: str | None = None,
-    num_workers: int | None = None,
-    autoreset_mode: AutoresetMode | str = AutoresetMode.DISABLED,
-    wrappers: Sequence[MakeWrapper] = (),
-    timeout: float = 600.0,
-    **env_kwargs: Any,
-) -> TextVectorEnv:
-    """`num_envs` envs of one id as a vector env.
-
-    Args:
-        env_id: a registered id, with its module in front if need be (``"package:Id-v0"``), or an
-            `EnvSpec`.
-        num_envs: number of sub-envs, at least 1.
-        vectorization_mode: ``"serial"``: one after another in this process, sharing compiled
-            games; the fastest for native engines. ``"process"``: in worker processes, for slow
-            engines. None: ``"process"`` if `num_workers` is given, else ``"serial"``.
-        num_workers: worker processes, each with several envs; None for one a core.
-        autoreset_mode: what happens after the end of an episode, see `TextVectorEnv`.
-        wrappers: functions from env to env, applied in order to each sub-env.
-        timeout: seconds that a worker may take for one request before the pool gives up.
-        env_kwargs: for `gymnasium.make`, such as ``data=``, ``max_steps=`` or
-            ``max_episode_steps=``.
-
-    Raises:
-        InvalidOption: an argument that makes no sense, or, with workers, one that cannot be sent
-            to another process.
-        WorkerError: a worker died or did not start.
-    """
-    n = whole(num_envs)
-    if n is None or n < 1:
-        raise InvalidOption(f"num_envs must be an int of at least 1, not {num_envs!r}.")
-    if vectorization_mode is None:
-        vectorization_mode = "serial" if num_workers is None else "process"
-    if vectorization_mode not in MODES:
-        raise InvalidOption(
-            f"vectorization_mode {vectorization_mode!r} is not one of {list(MODES)}."
-        )
-    recipe = Recipe(_spec_of(env_id), env_kwargs, tuple(wrappers))
-    if vectorization_mode == "serial":
-        if num_workers is not None:
-            raise InvalidOption(
-                "num_workers is for vectorization_mode='process'; 'serial' has no workers."
-            )
-        return SerialVectorEnv(recipe, n, autoreset_mode)
-    from agent_envs.vector.pool import ProcessVectorEnv
-
-    return ProcessVectorEnv(recipe, n, autoreset_mode, num_workers, timeout)
-
-
-def alfworld_vector_env(num_envs: int = 1, **kwargs: Any) -> TextVectorEnv:
-    """The vector entry point of ``SeroALFWorld-v0``: `make_vec` for that id."""
-    return make_vec("SeroALFWorld-v0", num_envs, **kwargs)
 
 
 class TextVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
@@ -369,14 +306,3 @@ class SerialVectorEnv(TextVectorEnv):
     def close_extras(self, **kwargs: Any) -> None:
         """Close the sub-envs."""
         self._values("close", [()] * self.num_envs)
-
-
-def _spec_of(env_id: str | EnvSpec) -> EnvSpec:
-    if isinstance(env_id, EnvSpec):
-        return env_id
-    if not isinstance(env_id, str):
-        raise InvalidOption(f"env_id is a registered id or an EnvSpec, not {env_id!r:.80}.")
-    module, _, name = env_id.rpartition(":")
-    if module:
-        importlib.import_module(module)
-    return gymnasium.spec(name)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent_envs.alfworld.compile import domain_text, grammar_text
-from agent_envs.alfworld.games import GameSet
 from agent_envs.alfworld.games.game_archives import GAME_NAME, TRAJECTORY_NAME
+from agent_envs.alfworld.games.game_set import GameSet
 from agent_envs.alfworld.households.class_tables import (
     class_tables_text,
     room_figures,
