@@ -70,9 +70,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("ETag", etag)
         self.end_headers()
         stop = fault.get("cut", fault.get("stall", len(rest)))
+        site.sent += len(rest[:stop])  # before the client has it all and looks
         self.wfile.write(rest[:stop])
         self.wfile.flush()
-        site.sent += len(rest[:stop])
         if "stall" in fault:
             site.closing.wait(30)
         if stop < len(rest) or "length" in fault:
