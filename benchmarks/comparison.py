@@ -1,4 +1,4 @@
-"""GRPO with SERO beside GRPO and its controls, five seeds: writes benchmarks/results/comparison.json.
+"""GRPO with SERO beside GRPO and two controls, five seeds: benchmarks/results/comparison.json.
 
     python benchmarks/comparison.py                                  # hours on two cores
     python benchmarks/comparison.py --out runs/comparison            # goes on with that folder
