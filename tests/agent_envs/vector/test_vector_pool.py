@@ -235,9 +235,11 @@ def test_a_forgotten_pool_ends():
     assert all_gone(pids)
 
 
+# A shell that runs the tests in the background has what it starts ignore interrupts.
 SCRIPT = """
-import sys, agent_envs, tests.agent_envs.vector.vector_play
+import signal, sys, agent_envs, tests.agent_envs.vector.vector_play
 def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     vec = agent_envs.make_vec("TestFaulty-v0", 4, num_workers=2)
     texts, infos = vec.reset(seed=0)
     print(*vec.worker_pids, flush=True)
