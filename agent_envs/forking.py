@@ -115,7 +115,7 @@ def remaining_steps(env: gymnasium.Env[Any, Any]) -> int | None:
     0 after the end of an episode; None if nothing limits it. Counted in steps of `env` itself,
     also where a `RepeatAction` inside makes several of one.
     """
-    layers, base = _layers(env)
+    layers, base = layers_of(env)
     left = base.remaining_steps
     for wrapper in reversed(layers):
         if isinstance(wrapper, wrappers.TimeLimit):
@@ -127,11 +127,11 @@ def remaining_steps(env: gymnasium.Env[Any, Any]) -> int | None:
 
 
 def _unwind(env: gymnasium.Env[Any, Any]) -> tuple[list[tuple[Wrapper, Handler]], TextEnv]:
-    layers, base = _layers(env)
+    layers, base = layers_of(env)
     return [(wrapper, handler_of(wrapper)) for wrapper in layers], base
 
 
-def _layers(env: gymnasium.Env[Any, Any]) -> tuple[list[Wrapper], TextEnv]:
+def layers_of(env: gymnasium.Env[Any, Any]) -> tuple[list[Wrapper], TextEnv]:
     """Wrappers of `env`, outermost first, and the env inside."""
     layers: list[Wrapper] = []
     inner: Any = env

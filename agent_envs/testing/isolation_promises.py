@@ -15,7 +15,7 @@ from agent_envs.testing.report import Broken, promise
 from agent_envs.testing.subject import (
     Subject,
     Taken,
-    actions_of,
+    actions_in,
     difference,
     follow,
     same,
@@ -72,7 +72,7 @@ def _check_copies(subject: Subject, copied: Any, name: str, cause: str) -> None:
         if agent_envs.snapshot(env) != before:
             raise Broken(f"steps of the {name} change the original", "no change", cause)
         there = agent_envs.snapshot(other)
-        unequal = difference(expected, follow(env, actions_of(expected)))
+        unequal = difference(expected, follow(env, actions_in(expected)))
         if unequal is not None:
             raise Broken(f"the original, played like its {name}: {unequal[0]}", unequal[1], cause)
         if agent_envs.snapshot(other) != there:
@@ -177,7 +177,7 @@ def check_close(subject: Subject) -> None:
                     "close() uses something that it, or a reset that never came, has set to None",
                 ) from error
     try:
-        found = follow(other, actions_of(expected))
+        found = follow(other, actions_in(expected))
     except Exception as error:
         raise Broken(
             f"after another env was closed: {type(error).__name__}: {short(str(error))}",

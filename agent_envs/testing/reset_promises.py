@@ -12,7 +12,7 @@ from agent_envs.testing.subject import (
     NONSENSE,
     Subject,
     Unchecked,
-    actions_of,
+    actions_in,
     difference,
     follow,
     short,
@@ -76,7 +76,7 @@ def check_seeded_reset(subject: Subject) -> None:
             raise Broken(
                 f"reset(seed={seed}) after other episodes: {unequal[0]}", unequal[1], cause
             )
-        later = difference(trace, follow(env, actions_of(trace)))
+        later = difference(trace, follow(env, actions_in(trace)))
         if later is not None:
             raise Broken(
                 f"the episode of reset(seed={seed}), played again: {later[0]}", later[1], cause

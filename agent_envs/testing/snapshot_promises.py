@@ -18,7 +18,7 @@ from agent_envs.testing.subject import (
     Subject,
     Taken,
     Unchecked,
-    actions_of,
+    actions_in,
     difference,
     follow,
     short,
@@ -46,7 +46,7 @@ def check_snapshot_replay(subject: Subject) -> None:
         expected = subject.walk(env, last[1], number + 100)
         for _ in range(2):
             _compare_start("restore", last, agent_envs.restore(env, snap))
-            _compare("after the restore", expected, follow(env, actions_of(expected)))
+            _compare("after the restore", expected, follow(env, actions_in(expected)))
     if subject.plan is None:
         return
     env.reset(seed=subject.seed)
@@ -111,7 +111,7 @@ def check_asking_changes_nothing(subject: Subject) -> None:
         expected = subject.walk(env, start[1], number)
         env.reset(seed=subject.seed + number)
         found = []
-        for action in actions_of(expected):
+        for action in actions_in(expected):
             for _ in range(2):
                 agent_envs.snapshot(env)
                 agent_envs.remaining_steps(env)
@@ -144,7 +144,7 @@ def check_snapshot_bytes(subject: Subject) -> None:
             )
         expected = subject.walk(env, last[1], number)
         _compare_start("restore from bytes", last, agent_envs.restore(env, again))
-        _compare("after a restore from bytes", expected, follow(env, actions_of(expected)))
+        _compare("after a restore from bytes", expected, follow(env, actions_in(expected)))
 
 
 @promise("Damaged bytes and forged snapshots are typed errors and leave the episode as it is.")
@@ -184,8 +184,8 @@ def check_hostile_snapshots(subject: Subject) -> None:
             )
     found = subject.walk(env, info, 1)
     env.reset(seed=subject.seed + 1)
-    follow(env, actions_of(trace))
-    _compare("after hostile snapshots", follow(env, actions_of(found)), found)
+    follow(env, actions_in(trace))
+    _compare("after hostile snapshots", follow(env, actions_in(found)), found)
     for what, forged in _impossible(snap):
         try:
             _, shown = agent_envs.restore(env, forged)
@@ -280,7 +280,7 @@ def check_fresh_restore(subject: Subject) -> None:
         again = agent_envs.snapshot(fresh)
         if again != snap:
             raise Broken(f"the fresh env's {_field_of(snap, again)}", "an equal snapshot", _CAUSE)
-        found = follow(fresh, actions_of(expected))
+        found = follow(fresh, actions_in(expected))
         _compare("after a restore into a fresh env", expected, found)
 
 

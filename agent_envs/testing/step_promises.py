@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.wrappers import TimeLimit
 
 import agent_envs
+from agent_envs.forking import layers_of
 from agent_envs.testing.report import Broken, promise
 from agent_envs.testing.subject import (
     NONSENSE,
@@ -18,7 +19,7 @@ from agent_envs.testing.subject import (
     Subject,
     Taken,
     Unchecked,
-    actions_of,
+    actions_in,
     follow,
     same,
     short,
@@ -81,7 +82,7 @@ def check_admissible_accepted(subject: Subject) -> None:
         rng = subject.rng(number)
         for place in rng.permutation(len(listed))[: max(4, subject.steps)]:
             env.reset(seed=subject.seed + number)
-            follow(env, actions_of(trace))
+            follow(env, actions_in(trace))
             taken = take(env, listed[place])
             if not taken.info["command_valid"]:
                 raise Broken(
@@ -111,7 +112,7 @@ def check_invalid_is_noop(subject: Subject) -> None:
         many = len(_ODD) if room is None else max(room - len(later) - 1, room // 2)
         for first in range(0, len(_ODD), many):
             env.reset(seed=subject.seed + number)
-            follow(env, actions_of(trace))
+            follow(env, actions_in(trace))
             _check_refusals(env, info, _ODD[first : first + many], later)
 
 
@@ -130,7 +131,7 @@ def _check_refusals(
             "the generator as it was",
             "random numbers are drawn before the command is understood",
         )
-    for one, other in zip(later, follow(env, actions_of(later)), strict=False):
+    for one, other in zip(later, follow(env, actions_in(later)), strict=False):
         for name in ("observation", "reward", "terminated"):
             if not same(getattr(one, name), getattr(other, name)):
                 raise Broken(
@@ -257,7 +258,11 @@ def _check_flags(env: Env, taken: Taken) -> None:
                 short(value),
                 "the flags and info are set in different places, and one was forgotten",
             )
-    if taken.terminated and taken.truncated and not _has_limit(env):
+    if (
+        taken.terminated
+        and taken.truncated
+        and not any(isinstance(layer, TimeLimit) for layer in layers_of(env)[0])
+    ):
         raise Broken(
             f"{short(taken.action)}: terminated and truncated",
             "truncated False: the episode was won in time",
@@ -316,12 +321,3 @@ def _bounded(env: Env) -> int:
     if total is None or total > _LONG:
         raise Unchecked(f"the episode has no limit of at most {_LONG} steps")
     return total
-
-
-def _has_limit(env: Env) -> bool:
-    inner: Any = env
-    while isinstance(inner, gymnasium.Wrapper):
-        if isinstance(inner, TimeLimit):
-            return True
-        inner = inner.env
-    return False

@@ -163,7 +163,7 @@ def follow(env: Env, actions: Iterable[Any]) -> list[Taken]:
     return trace
 
 
-def actions_of(trace: Iterable[Taken]) -> list[Any]:
+def actions_in(trace: Iterable[Taken]) -> list[Any]:
     """The actions of a recorded walk."""
     return [taken.action for taken in trace]
 

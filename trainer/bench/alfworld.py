@@ -50,8 +50,8 @@ from agent_envs.alfworld.games.disk_cache import CACHE_VARIABLE
 from agent_envs.alfworld.games.game_archives import GAME_NAME
 from agent_envs.alfworld.goals import won
 from agent_envs.alfworld.model import PrivilegedView
-from agent_envs.alfworld.original.textworld_engine import TextWorldGame
-from agent_envs.alfworld.text import intro
+from agent_envs.alfworld.original.lockstep import Follower
+from agent_envs.alfworld.original.textworld_engine import Reply, TextWorldGame
 from agent_envs.errors import DataError
 from oracles.alfworld_planner import ALFWorldPlanner
 from trainer.bench.walks import Walk, seeded_walk
@@ -163,19 +163,17 @@ def _measure_restoring(env: gymnasium.Env[str, str], times: Times) -> None:
         times.snapshot.append(middle - begin)
 
 
-def measure_real(
-    payload: bytes, walk: Walk, times: Times, again: bool
-) -> list[tuple[str, tuple[str, ...]]]:
-    """Time the original's side of one game; returns its observations and admissible commands.
+def measure_real(payload: bytes, walk: Walk, times: Times, again: bool) -> list[Reply]:
+    """Time the original's side of one game; returns what it answered to the reset and each step.
 
     `again`: also time a second walk, and with it the way back to where the first one ended.
     """
     begin = time.perf_counter()
     real = TextWorldGame(payload)
     try:
-        record = [real.reset()[:2]]
+        record = [real.reset()]
         times.real_reset.append(time.perf_counter() - begin)
-        seconds, steps = timed(lambda: [real.step(command)[:2] for command in walk.commands])
+        seconds, steps = timed(lambda: [real.step(command) for command in walk.commands])
         times.real_walk.append(seconds)
         record.extend(steps)
         if again:
@@ -224,15 +222,13 @@ def _plan_in_original(payload: bytes, answers: Connection) -> None:
     answers.send((seconds, len(commands)))
 
 
-def mismatches(payload: bytes, walk: Walk, record: Sequence[tuple[str, tuple[str, ...]]]) -> int:
-    """How many steps of `walk` differ between the engines in text or admissible commands."""
-    game = compile_game(payload)
-    state, observation = game.start, intro(game, game.start)
-    ours = [(observation, engine.admissible(game, state))]
-    for command in walk.commands:
-        state, observation, _ = engine.step(game, state, command)
-        ours.append((observation, engine.admissible(game, state)))
-    return sum(a != (b[0], tuple(b[1])) for a, b in zip(ours, record, strict=True))
+def mismatches(payload: bytes, walk: Walk, record: Sequence[Reply]) -> int:
+    """How many points of `walk`, its start included, differ between the engines."""
+    follower = Follower("", compile_game(payload))
+    return sum(
+        bool(follower.compare(command, reply))
+        for command, reply in zip((None, *walk.commands), record, strict=True)
+    )
 
 
 @contextmanager

@@ -34,11 +34,10 @@ from agent_envs.alfworld.games.game_archives import (
     TRAJECTORY_NAME,
     members,
 )
-from agent_envs.alfworld.games.game_files import split_task_trial
+from agent_envs.alfworld.games.game_files import TREE, split_task_trial
 from agent_envs.errors import DataError, InvalidOption
 
 _RELEASES = "https://github.com/alfworld/alfworld/releases/download"
-TREE = "json_2.1.1"
 NOTE = "fetched.json"
 
 

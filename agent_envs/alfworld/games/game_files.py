@@ -19,6 +19,9 @@ from agent_envs.alfworld.games.game_archives import (
 )
 from agent_envs.errors import CorruptGame, MissingData
 
+TREE = "json_2.1.1"
+"""Folder of ALFWorld's own tree, which holds a folder for each split."""
+
 KNOWN_SPLITS = ("train", "valid_seen", "valid_unseen", "valid_train")
 
 

@@ -18,6 +18,7 @@ from agent_envs.alfworld.compile import compile_game, read_payload
 from agent_envs.alfworld.games.disk_cache import remove
 from agent_envs.alfworld.games.game_archives import ARCHIVE_SUFFIXES, GAME_SUFFIX, Packed
 from agent_envs.alfworld.games.game_cache import GameCache
+from agent_envs.alfworld.games.game_files import TREE
 from agent_envs.alfworld.games.game_index import (
     Entry,
     GameRef,
@@ -45,7 +46,6 @@ COMPILED_LIMIT = 256
 MAX_ON_REQUEST = 20_000
 """Games of a set that are made on request. Their ids alone take 0.1 ms each to make."""
 
-TREE = "json_2.1.1"
 _LAZY = "lazy"
 _SUFFIXES = (*ARCHIVE_SUFFIXES, GAME_SUFFIX)
 

@@ -17,7 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-TREE = "json_2.1.1"
+from agent_envs.alfworld.games.game_files import TREE
+
 MARKER = "generated.json"
 _TEMPORARY = ".writing-"
 _ABANDONED_S = 3600.0

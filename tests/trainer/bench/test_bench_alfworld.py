@@ -98,7 +98,7 @@ def test_both_sides_walk_the_same_way(games: GameSet, reference: None, tmp_path:
     record = bench.measure_real(payload, walk, times, again=True)
     assert len(record) == 6
     assert bench.mismatches(payload, walk, record) == 0
-    record[3] = (record[3][0] + "!", record[3][1])
+    record[3] = record[3]._replace(observation=record[3].observation + "!")
     assert bench.mismatches(payload, walk, record) == 1
     bench.lay_out(games, [task_id], tmp_path)
     bench.measure_ours(tmp_path, task_id, walk, times, again=True)
