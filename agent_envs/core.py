@@ -1,6 +1,6 @@
 """`TextEnv`: the base of our envs. Text in, text out, standard Gymnasium.
 
-A subclass brings the world through a few hooks (`agent_envs.world.World`); this class owns
+A subclass brings the world through a few hooks (`agent_envs.hooks.Hooks`); this class owns
 everything around it: the step budget, the order of tasks, `info`, the end of an episode, snapshots.
 See docs/environments.md.
 """
@@ -24,6 +24,7 @@ from agent_envs.errors import (
     TaskNotFound,
 )
 from agent_envs.frozen import FrozenDict
+from agent_envs.hooks import Hooks
 from agent_envs.resuming import (
     Expectation,
     check_snapshot,
@@ -35,14 +36,13 @@ from agent_envs.resuming import (
 from agent_envs.schedule import Schedule
 from agent_envs.snapshots import FORMAT, Snapshot
 from agent_envs.spaces import AnyText
-from agent_envs.world import World
 
 Info = dict[str, Any]
 
 _STATIC_KEYS = frozenset(("task_type", "split", "goal", "action_templates", "provenance"))
 
 
-class TextEnv(gymnasium.Env[str, str], World):
+class TextEnv(gymnasium.Env[str, str], Hooks):
     """Base of text environments with a step budget, a task schedule and snapshots.
 
     **Tasks.** ``reset(options={"task_id": t})`` starts task ``t`` and leaves the schedule alone.

@@ -15,7 +15,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from agent_envs.alfworld.games import GameSet, load_game_set
@@ -28,7 +27,6 @@ from agent_envs.errors import DataError, MissingExtra, SeroError
 from oracles.alfworld_planner import ALFWorldPlanner
 from trainer.bench.alfworld import choose_games
 
-HERE = Path(__file__).resolve().parent
 SHOWN = 5
 _PLANNER = ALFWorldPlanner()
 
@@ -141,6 +139,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # Beside this script lies an alfworld.py, which would be imported for the package.
-    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != HERE]
     sys.exit(main())

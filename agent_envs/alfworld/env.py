@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from agent_envs.alfworld.engines import check_state, engine_named, engine_version
+from agent_envs.alfworld.backends import check_state, engine_named, engine_version
 from agent_envs.alfworld.games import GameSet, load_game_set, parse_task_types
 from agent_envs.alfworld.model import PrivilegedView, TaskType
 from agent_envs.alfworld.naming import KEY_LIMIT

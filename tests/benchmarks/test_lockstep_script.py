@@ -100,7 +100,7 @@ def test_nothing_compared_is_no_success(
 
 @pytest.mark.reference
 def test_run_as_a_script_with_the_original(reference: None) -> None:
-    """Started as users do: its neighbour alfworld.py must not hide the package `alfworld`."""
+    """Started as users do: none of its neighbours may hide a package, say `alfworld`."""
     result = subprocess.run(
         [sys.executable, str(SCRIPT), *WORDS[:2], "--n", "1", "--steps", "6", "--json"],
         env={"PYTHONPATH": str(ROOT), "PATH": ""},

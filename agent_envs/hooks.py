@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from agent_envs.frozen import FrozenDict
 
 
-class World(ABC):
-    """The hooks. Underscored, as they are no part of what a user of an env calls."""
+class Hooks(ABC):
+    """Underscored, as they are no part of what a user of an env calls."""
 
     refusal: ClassVar[str]
 
