@@ -13,6 +13,7 @@ import gymnasium
 
 from agent_envs.core import TextEnv
 from agent_envs.errors import (
+    CorruptData,
     CorruptGame,
     DataError,
     IncompatibleExtra,
@@ -40,6 +41,7 @@ from agent_envs.wrapper_state import register_stateless_wrapper, register_wrappe
 
 __all__ = [
     "AnyText",
+    "CorruptData",
     "CorruptGame",
     "DataError",
     "FrozenDict",
@@ -70,13 +72,18 @@ __all__ = [
     "snapshot",
 ]
 
-if "SeroALFWorld-v0" not in gymnasium.registry:
-    # No max_episode_steps: the env owns its budget (`max_steps`). A TimeLimit given to
-    # `gymnasium.make` works on top of it. No checker: that of Gymnasium 1.4 makes every step fail
-    # after a first reset that failed, say on a mistyped task id. `agent_envs.testing` checks more.
-    gymnasium.register(
-        "SeroALFWorld-v0",
-        entry_point="agent_envs.alfworld.env:ALFWorldEnv",
-        vector_entry_point="agent_envs.vector:alfworld_vector_env",
-        disable_env_checker=True,
-    )
+_ENVS = {
+    "SeroALFWorld-v0": ("agent_envs.alfworld.env:ALFWorldEnv", "alfworld_vector_env"),
+}
+for _id, (_entry, _vector) in _ENVS.items():
+    if _id not in gymnasium.registry:
+        # No max_episode_steps: the env owns its budget (`max_steps`). A TimeLimit given to
+        # `gymnasium.make` works on top of it. No checker: that of Gymnasium 1.4 makes every step
+        # fail after a first reset that failed, say on a mistyped task id. `agent_envs.testing`
+        # checks more.
+        gymnasium.register(
+            _id,
+            entry_point=_entry,
+            vector_entry_point=f"agent_envs.vector:{_vector}",
+            disable_env_checker=True,
+        )

@@ -24,8 +24,9 @@ from agent_envs.errors import (
     TaskNotFound,
 )
 from agent_envs.frozen import FrozenDict
-from agent_envs.hooks import Hooks
+from agent_envs.hooks import SUCCESS, Hooks
 from agent_envs.resuming import (
+    STEP_LIMIT,
     Expectation,
     check_snapshot,
     copy_rng,
@@ -56,8 +57,9 @@ class TextEnv(gymnasium.Env[str, str], Hooks):
     is no string included, is answered with a refusal: the world is unchanged,
     ``info["command_valid"]`` is False, and the step is spent.
 
-    **End.** Success is ``terminated``, also on the last allowed step. Running out of steps is
-    ``truncated``. ``info["stop_reason"]`` says ``"success"``, ``"step_limit"`` or None.
+    **End.** Success is ``terminated``, also on the last allowed step, and so is any other end
+    that the world brings (`ends`). Running out of steps is ``truncated``.
+    ``info["stop_reason"]`` says ``"success"``, another of `ends`, ``"step_limit"`` or None.
     Stepping on after the end raises `ResetNeeded`.
 
     **Info.** ``task_id, task_type, split, goal, admissible_actions`` (tuple),
@@ -85,6 +87,10 @@ class TextEnv(gymnasium.Env[str, str], Hooks):
     """Names of attributes that copies of an env share instead of copying: immutable ones."""
     _fixed_order: bool = False
     """Whether `reset` without a seed goes through the tasks as `_task_ids` lists them."""
+    _plays_on: bool = False
+    """Whether the world may be acted in after an end that it brought: then the episode goes on."""
+    _has_page_info: bool = False
+    """Whether `_page_info` is asked."""
     _extras: tuple[str, ...] = ()
     """What ``info["observation_extras"]`` shows; the key is absent if nothing."""
 
@@ -143,9 +149,11 @@ class TextEnv(gymnasium.Env[str, str], Hooks):
             raise InvalidOption(
                 f"reset options are a mapping such as {{'task_id': ...}}, not {options!r}."
             )
-        unknown = sorted(str(key) for key in options.keys() - {"task_id"})
+        unknown = sorted(str(key) for key in options.keys() - self.reset_options)
         if unknown:
-            raise InvalidOption(f"Unknown reset options {unknown}; the only one is 'task_id'.")
+            raise InvalidOption(
+                f"Unknown reset options {unknown}; known: {sorted(self.reset_options)}."
+            )
         ids = self._task_ids()
         if not ids:
             raise TaskNotFound.among("", (), self.env_id)
@@ -153,7 +161,7 @@ class TextEnv(gymnasium.Env[str, str], Hooks):
             seed = int(seed)  # True and members of an IntEnum are integers, but no plain values
         fresh = None if seed is None else seeding.np_random(seed)
         schedule = self._next_schedule(fresh, len(ids))
-        task_id = options.get("task_id")
+        task_id = self._chosen_task(options)
         scheduled = task_id is None
         if scheduled:
             task_id = ids[schedule.peek()]
@@ -190,23 +198,25 @@ class TextEnv(gymnasium.Env[str, str], Hooks):
             ResetNeeded: there is no running episode.
         """
         if self._task_id is None or self._stop_reason is not None:
-            raise self._no_episode("step")
+            self._play_on()
+        end: str | None
         if isinstance(action, str):
             outcome = self._apply(action if type(action) is str else _plain(action))
-            observation, reward, success, self._score, self._command_valid = outcome
+            observation, reward, end, self._score, self._command_valid = outcome
         else:
-            observation, reward, success = self._refuse(), 0.0, False
+            observation, reward, end = self._refuse(), 0.0, None
             self._command_valid = False
         self._taken += 1
         self._observation = observation
-        truncated = False
-        if success:
-            self._success = True
-            self._stop_reason = "success"
+        terminated = truncated = False
+        if end is not None:
+            terminated = True
+            self._success = end == SUCCESS
+            self._stop_reason = end
         elif self._taken == self._max_steps:
             truncated = True
-            self._stop_reason = "step_limit"
-        return observation, reward, success, truncated, self._info()
+            self._stop_reason = STEP_LIMIT
+        return observation, reward, terminated, truncated, self._info()
 
     def render(self) -> str | None:
         """The last observation if `render_mode` is ``"ansi"``, else None."""
@@ -263,9 +273,17 @@ class TextEnv(gymnasium.Env[str, str], Hooks):
         info["score"] = self._score
         info["steps_left"] = None if limit is None else limit - self._taken
         info["stop_reason"] = self._stop_reason
+        if self._has_page_info:
+            info.update(self._page_info())
         if self._extras:
             info["observation_extras"] = self._observation_extras()
         return info
+
+    def _play_on(self) -> None:
+        """Continue after an end that the world brought, where it goes on after one."""
+        if self._task_id is None or not self._plays_on or self._taken == self._max_steps:
+            raise self._no_episode("step")
+        self._stop_reason, self._success = None, False
 
     def _demand_episode(self, action: str) -> None:
         if self._task_id is None:
@@ -313,6 +331,7 @@ class TextEnv(gymnasium.Env[str, str], Hooks):
                 self._max_steps,
                 self.observation_space.max_length,
                 len(self._task_ids()),
+                self.ends,
             ),
         )
         try:

@@ -64,6 +64,10 @@ class CorruptGame(DataError, ValueError):
     """A data file exists but cannot be read as what it should be."""
 
 
+class CorruptData(DataError, ValueError):
+    """A data file exists but cannot be read as what it should be, or fails its checksum."""
+
+
 class UnsupportedGame(DataError, ValueError):
     """A well-formed data file uses something that the engine does not know. Never guessed."""
 

@@ -11,11 +11,18 @@ from typing import Any, ClassVar
 
 from agent_envs.frozen import FrozenDict
 
+SUCCESS = "success"
+"""The stop reason of an episode that was won."""
+
 
 class Hooks(ABC):
     """Underscored, as they are no part of what a user of an env calls."""
 
     refusal: ClassVar[str]
+    ends: ClassVar[frozenset[str]] = frozenset((SUCCESS,))
+    """Stop reasons of an episode that the world itself ends. Only `SUCCESS` is a success."""
+    reset_options: ClassVar[frozenset[str]] = frozenset(("task_id",))
+    """Keys that ``reset(options=...)`` understands."""
 
     @abstractmethod
     def _task_ids(self) -> Sequence[str]:
@@ -31,8 +38,10 @@ class Hooks(ABC):
         may still fail with a `SeroError`, if it has changed nothing else by then."""
 
     @abstractmethod
-    def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
-        """Take one command: observation, reward, success, score, whether it was accepted."""
+    def _apply(self, command: str) -> tuple[str, float, str | None, float, bool]:
+        """Take one command: observation, reward, end, score, whether it was accepted.
+
+        The end is None while the episode goes on, else its stop reason, one of `ends`."""
 
     @abstractmethod
     def _admissible(self) -> tuple[str, ...]:
@@ -65,6 +74,16 @@ class Hooks(ABC):
     def _refuse(self) -> str:
         """Observation that answers an action which is no string."""
         return self.refusal
+
+    def _chosen_task(self, options: Mapping[str, Any]) -> Any:
+        """The task id that ``reset(options=...)`` asks for, None for the schedule's. May raise
+        `InvalidOption`; must not change the running episode."""
+        return options.get("task_id")
+
+    def _page_info(self) -> Mapping[str, Any]:
+        """What `info` says of the present state in place of, or besides, the episode's own
+        entries; asked if `_has_page_info`. New and immutable values."""
+        return {}
 
     def _observation_extras(self) -> FrozenDict:
         """What `_extras` names, as the player could know it."""

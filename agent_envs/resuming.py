@@ -10,8 +10,12 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from agent_envs.errors import DataError, SnapshotMismatch, TaskNotFound
+from agent_envs.hooks import SUCCESS
 from agent_envs.schedule import Schedule
 from agent_envs.snapshots import FORMAT, Snapshot
+
+STEP_LIMIT = "step_limit"
+"""The stop reason of an episode that ran out of steps."""
 
 RNG_NAME = "PCG64"  # what `gymnasium.utils.seeding.np_random` makes
 
@@ -30,6 +34,7 @@ class Expectation(NamedTuple):
     max_steps: int | None
     max_observation_length: int
     n_tasks: int
+    ends: frozenset[str]
 
 
 class Resumed(NamedTuple):
@@ -65,9 +70,12 @@ def check_snapshot(snap: Snapshot, expected: Expectation) -> Resumed:
             f"it has {snap.steps_left!r} steps left after {taken}, an env with max_steps="
             f"{expected.max_steps} has {left}; use the same max_steps",
         )
-    stop = "success" if success is True else "step_limit" if left == 0 else None
     good = type(valid) is bool and type(success) is bool and type(score) in (float, int)
-    good = good and math.isfinite(score) and stop_reason == stop and (taken > 0 or not success)
+    good = good and math.isfinite(score) and success is (stop_reason == SUCCESS)
+    if type(stop_reason) is str and stop_reason in expected.ends:
+        good = good and taken > 0
+    else:
+        good = good and stop_reason == (STEP_LIMIT if left == 0 else None)
     if not good or (left is not None and left < 0):
         raise mismatch(snap, "its counters and flags contradict each other")
     try:
@@ -79,7 +87,7 @@ def check_snapshot(snap: Snapshot, expected: Expectation) -> Resumed:
         # The same task within another selection of tasks, say a single game: the place in the
         # order means nothing here, so a schedule of this env starts, with the same key.
         schedule = schedule.for_tasks(expected.n_tasks)
-    return Resumed(engine, observation, taken, valid, success, score, stop, schedule, rng)
+    return Resumed(engine, observation, taken, valid, success, score, stop_reason, schedule, rng)
 
 
 def check_maker(snap: Snapshot, env_id: str) -> None:

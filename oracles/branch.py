@@ -71,6 +71,7 @@ class BranchStep:
     observation: str
     """What the student would have read before the command."""
     admissible: tuple[str, ...]
+    action_templates: tuple[str, ...]
     action: str
     reward: float
     """The env's raw reward."""
@@ -104,7 +105,6 @@ class Branch:
     steps_left: int | None
     """At the root, over the whole wrapper stack. None: no limit, or not restored."""
     goal: str
-    action_templates: tuple[str, ...]
     history: History
     """The student's record up to the root."""
     root_step: int
@@ -169,6 +169,7 @@ class _Run:
         self.details: list[str] = []
         self.info: dict[str, Any] = {}
         self.admissible: tuple[str, ...] = ()
+        self.templates: tuple[str, ...] = ()
         self.steps_left: int | None = None
         self.restore_s = self.oracle_s = self.env_s = 0.0
 
@@ -192,7 +193,6 @@ class _Run:
             root=self.snapshot,
             steps_left=self.steps_left,
             goal=str(self.info.get("goal", "")),
-            action_templates=tuple(self.info.get("action_templates", ())),
             history=self.history,
             root_step=self.root_step,
             restore_s=self.restore_s,
@@ -216,6 +216,7 @@ class _Run:
         try:
             observation, self.info = agent_envs.restore(self.env, self.snapshot)
             self.admissible = self.info["admissible_actions"]
+            self.templates = tuple(self.info.get("action_templates", ()))
             self.steps_left = agent_envs.remaining_steps(self.env)
         except Exception as error:
             self._fail(Reason.RESTORE_ERROR, _words(error))
@@ -302,8 +303,7 @@ class _Run:
             self._fail(Reason.NO_ACTION, f"status {decision.status.value!r}, action {action!r}")
             return None
         if action not in self.admissible and not any(
-            _pattern(template).fullmatch(action)
-            for template in self.info.get("action_templates", ())
+            _pattern(template).fullmatch(action) for template in self.templates
         ):
             self._fail(Reason.INADMISSIBLE, f"{action!r} is not among the admissible commands")
             return None
@@ -316,6 +316,7 @@ class _Run:
             step = BranchStep(
                 observation=observation,
                 admissible=self.admissible,
+                action_templates=self.templates,
                 action=action,
                 reward=float(reward),
                 command_valid=bool(info["command_valid"]),
@@ -324,6 +325,7 @@ class _Run:
                 next_observation=following,
             )
             self.admissible = info["admissible_actions"]
+            self.templates = tuple(info.get("action_templates", ()))
         except Exception as error:
             self._fail(Reason.ENV_ERROR, _words(error))
             return None

@@ -49,7 +49,7 @@ def student_views(branch: Branch) -> tuple[StudentView, ...]:
                 goal=branch.goal,
                 observation=step.observation,
                 admissible=step.admissible,
-                action_templates=branch.action_templates,
+                action_templates=step.action_templates,
                 history=history,
                 step=branch.root_step + k,
             )

@@ -30,6 +30,7 @@ from agent_envs.errors import (
     TaskNotFound,
 )
 from agent_envs.frozen import FrozenDict
+from agent_envs.hooks import SUCCESS
 
 __all__ = ["ALFWorldEnv", "check_state", "engine_version"]
 
@@ -164,13 +165,13 @@ class ALFWorldEnv(TextEnv):
         self._game, self._state, self._variant = game, state, variant
         return text
 
-    def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
+    def _apply(self, command: str) -> tuple[str, float, str | None, float, bool]:
         engine, game = self._engine, self._game
         state, text, accepted = engine.step(game, self._state, command)
         self._state = state
         if engine.won(game, state):
-            return text, 1.0, True, 1.0, accepted
-        return text, 0.0, False, 0.0, accepted
+            return text, 1.0, SUCCESS, 1.0, accepted
+        return text, 0.0, None, 0.0, accepted
 
     def _admissible(self) -> tuple[str, ...]:
         return self._engine.admissible(self._game, self._state)

@@ -203,7 +203,7 @@ def check_step_budget(subject: Subject) -> None:
             )
 
 
-@promise("Success is terminated, also on the last allowed step, and nothing else is.")
+@promise("What the task ends is terminated, also on the last allowed step, and nothing else is.")
 def check_success(subject: Subject) -> None:
     """O6: checked on random walks, and on the commands of `plan` where it is given."""
     env = subject.env
@@ -220,12 +220,13 @@ def check_success(subject: Subject) -> None:
             for taken in trace:
                 _check_flags(env, taken)
             ended = trace[-1]
-            won = won or bool(ended.terminated)
-            if subject.plan is not None and not ended.terminated:
+            won = won or bool(ended.info["success"])
+            if subject.plan is not None and not (ended.terminated and ended.info["success"]):
                 raise Broken(
-                    f"the plan ends with {short(ended.observation)}, terminated False, truncated "
-                    f"{ended.truncated}" + (" on the last allowed step" if late else ""),
-                    "terminated True",
+                    f"the plan ends with {short(ended.observation)}, terminated "
+                    f"{ended.terminated}, truncated {ended.truncated}"
+                    + (" on the last allowed step" if late else ""),
+                    "terminated True, a success",
                     "a success on the last step is taken for a time-out"
                     if late
                     else "the plan does not win, or winning does not end the episode",
@@ -245,11 +246,14 @@ def _win(env: Env, plan: Sequence[str], late: bool) -> list[Taken]:
 
 def _check_flags(env: Env, taken: Taken) -> None:
     info = taken.info
-    expected = {"success": bool(taken.terminated)}
+    expected: dict[str, Any] = {"success": bool(taken.terminated)}
     if taken.terminated:
-        expected["stop_reason"] = "success"  # type: ignore[assignment]
+        # The task may end without a success, and then says how.
+        ended = info["stop_reason"] not in (None, "step_limit")
+        expected["success"] = info["stop_reason"] == "success"
+        expected["stop_reason"] = info["stop_reason"] if ended else "success"
     elif not taken.truncated:
-        expected["stop_reason"] = None  # type: ignore[assignment]
+        expected["stop_reason"] = None
     for key, value in expected.items():
         if info[key] != value:
             raise Broken(

@@ -149,9 +149,9 @@ class ListsTooMuch(LampEnv):
     def _admissible(self) -> tuple[str, ...]:
         return (*super()._admissible(), "fly")
 
-    def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
+    def _apply(self, command: str) -> tuple[str, float, str | None, float, bool]:
         if command == "fly":
-            return "You cannot fly.", 0.0, False, self._score, False
+            return "You cannot fly.", 0.0, None, self._score, False
         return super()._apply(command)
 
 
@@ -163,7 +163,7 @@ class ListsTwice(LampEnv):
 
 @breaks("invalid_is_noop", "refused commands draw from the generator")
 class RefusalsDraw(LampEnv):
-    def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
+    def _apply(self, command: str) -> tuple[str, float, str | None, float, bool]:
         if command not in self._admissible():
             self.np_random.random()
         return super()._apply(command)
@@ -171,7 +171,7 @@ class RefusalsDraw(LampEnv):
 
 @breaks("invalid_is_noop", r"'': info\['command_valid'\] True.*does not report the refusal")
 class AcceptsEverything(LampEnv):
-    def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
+    def _apply(self, command: str) -> tuple[str, float, str | None, float, bool]:
         return *super()._apply(command)[:4], True
 
 

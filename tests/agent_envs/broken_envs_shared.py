@@ -24,7 +24,7 @@ class HiddenCounter(LampEnv):
         self._count = 0
         return super()._begin()
 
-    def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
+    def _apply(self, command: str) -> tuple[str, float, str | None, float, bool]:
         observation, *rest = super()._apply(command)
         self._count = getattr(self, "_count", 0) + rest[-1]
         return f"{observation} ({self._count})", *rest  # type: ignore[return-value]
@@ -105,7 +105,7 @@ class ChecksNoRange(LampEnv):
         self._load(task_id)
         self._state = state  # type: ignore[assignment]
 
-    def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
+    def _apply(self, command: str) -> tuple[str, float, str | None, float, bool]:
         assert self.names[self._state[0]]
         return super()._apply(command)
 
@@ -204,7 +204,7 @@ class RefusesCopies(LampEnv):
 class RefusalsCount(LampEnv):
     """Each refused command adds one to the dice."""
 
-    def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
+    def _apply(self, command: str) -> tuple[str, float, str | None, float, bool]:
         if command not in self._admissible():
             room, total, lit = self._state
             self._state = (room, total + 1, lit)

@@ -49,20 +49,20 @@ class LampEnv(TextEnv):
         self._state = (int(self.np_random.integers(self._n_rooms)), 0, False)
         return f"Welcome! ‘Café™’\tYou are in room {self._state[0]}.\n"
 
-    def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
+    def _apply(self, command: str) -> tuple[str, float, str | None, float, bool]:
         room, total, lit = self._state
         if command not in self._admissible():
-            return "Nothing happens.", 0.0, False, self._score, False
+            return "Nothing happens.", 0.0, None, self._score, False
         if command == "light the lamp":
             self._state = (room, total, True)
-            return "The lamp is on.", 1.0, True, 1.0, True
+            return "The lamp is on.", 1.0, "success", 1.0, True
         if command == "roll":
             total += int(self.np_random.integers(1, 7))
             self._state = (room, total, lit)
-            return f"The dice make {total} so far.", 0.25, False, 0.0, True
+            return f"The dice make {total} so far.", 0.25, None, 0.0, True
         room += 1 if command == "go east" else -1
         self._state = (room, total, lit)
-        return f"You are in room {room}.", 0.0, False, 0.5 if room == self._lamp else 0.0, True
+        return f"You are in room {room}.", 0.0, None, 0.5 if room == self._lamp else 0.0, True
 
     def _admissible(self) -> tuple[str, ...]:
         room = self._state[0]

@@ -46,12 +46,12 @@ import agent_envs
 from agent_envs.alfworld import engine
 from agent_envs.alfworld.compile import compile_game
 from agent_envs.alfworld.games import GameSet
-from agent_envs.alfworld.games.disk_cache import CACHE_VARIABLE
 from agent_envs.alfworld.games.game_archives import GAME_NAME
 from agent_envs.alfworld.goals import won
 from agent_envs.alfworld.model import PrivilegedView
 from agent_envs.alfworld.original.lockstep import Follower
 from agent_envs.alfworld.original.textworld_engine import Reply, TextWorldGame
+from agent_envs.disk_cache import CACHE_VARIABLE
 from agent_envs.errors import DataError
 from oracles.alfworld_planner import ALFWorldPlanner
 from trainer.bench.walks import Walk, seeded_walk

@@ -138,7 +138,8 @@ def _skipped(games: Any, say: Callable[[str], None]) -> dict[str, list[str]]:
 
 
 def _caches(say: Callable[[str], None]) -> dict[str, Any]:
-    from agent_envs.alfworld.games import disk_cache, game_cache, index_cache
+    from agent_envs import disk_cache
+    from agent_envs.alfworld.games import game_cache, index_cache
 
     folder = disk_cache.cache_folder()
     if folder is None:

@@ -23,7 +23,10 @@ from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from agent_envs.alfworld.games.disk_cache import (
+from agent_envs.alfworld.generations import GENERATIONS
+from agent_envs.alfworld.model import Game, Goal, State, TaskType, bits
+from agent_envs.alfworld.words import class_of, make_words, shared
+from agent_envs.disk_cache import (
     cache_folder,
     files_in,
     read_sealed,
@@ -31,9 +34,6 @@ from agent_envs.alfworld.games.disk_cache import (
     shrink,
     write_sealed,
 )
-from agent_envs.alfworld.generations import GENERATIONS
-from agent_envs.alfworld.model import Game, Goal, State, TaskType, bits
-from agent_envs.alfworld.words import class_of, make_words, shared
 
 LIMIT_BYTES = 256 << 20
 MAX_GAME_BYTES = 4 << 20

@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_envs.alfworld.games.disk_cache import read_bytes
 from agent_envs.alfworld.games.game_archives import (
     ARCHIVE_SUFFIXES,
     CUSTOM_SPLIT,
@@ -17,6 +16,7 @@ from agent_envs.alfworld.games.game_archives import (
     Trial,
     in_archive,
 )
+from agent_envs.disk_cache import read_bytes
 from agent_envs.errors import CorruptGame, MissingData
 
 TREE = "json_2.1.1"

@@ -15,7 +15,6 @@ from threading import Lock
 from typing import Any
 
 from agent_envs.alfworld.compile import compile_game, read_payload
-from agent_envs.alfworld.games.disk_cache import remove
 from agent_envs.alfworld.games.game_archives import ARCHIVE_SUFFIXES, GAME_SUFFIX, Packed
 from agent_envs.alfworld.games.game_cache import GameCache
 from agent_envs.alfworld.games.game_files import TREE
@@ -31,6 +30,7 @@ from agent_envs.alfworld.games.game_index import (
 )
 from agent_envs.alfworld.games.index_cache import open_index
 from agent_envs.alfworld.model import Game, TaskType
+from agent_envs.disk_cache import remove
 from agent_envs.errors import (
     CorruptGame,
     DataError,

@@ -23,18 +23,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from agent_envs.alfworld.games.disk_cache import (
+from agent_envs.alfworld.games.game_archives import ARCHIVE_SUFFIXES, Packed, Trial
+from agent_envs.alfworld.games.game_cache import compiler_hash
+from agent_envs.alfworld.games.game_files import FileReader, find_trials, split_task_trial
+from agent_envs.alfworld.games.game_index import Entry, GameRef, SkipReason, index_trial
+from agent_envs.alfworld.model import TaskType
+from agent_envs.disk_cache import (
     cache_folder,
     read_sealed,
     remove,
     shrink,
     write_sealed,
 )
-from agent_envs.alfworld.games.game_archives import ARCHIVE_SUFFIXES, Packed, Trial
-from agent_envs.alfworld.games.game_cache import compiler_hash
-from agent_envs.alfworld.games.game_files import FileReader, find_trials, split_task_trial
-from agent_envs.alfworld.games.game_index import Entry, GameRef, SkipReason, index_trial
-from agent_envs.alfworld.model import TaskType
 
 LIMIT_BYTES = 256 << 20
 """All indexes together; the least recently used go first."""
