@@ -20,6 +20,7 @@ from tests.support import unavailable
 
 if TYPE_CHECKING:
     from agent_envs.alfworld.games import GameSet
+    from agent_envs.webshop.catalogue import Shop
 
 # Fixed examples, so that a red run can be repeated; no deadline: machines are shared.
 settings.register_profile(
@@ -56,6 +57,17 @@ def real_games(real_data: Path) -> GameSet:
 
 
 @pytest.fixture(scope="session")
+def real_shop(real_data: Path) -> Shop:
+    """The original's set of 1,000 products."""
+    from agent_envs.webshop.catalogue import load_shop
+
+    folder = real_data / "webshop_1k"
+    if not folder.is_dir():
+        unavailable("data", f"there is no {folder}")
+    return load_shop(folder)
+
+
+@pytest.fixture(scope="session")
 def reference() -> None:
     """The original engine can be imported. Its import sets ALFWORLD_DATA, which is undone."""
     for name in ("textworld", "alfworld"):
@@ -71,7 +83,7 @@ def reference() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _no_games_of_the_user() -> None:
     """Tests play the games that they name, never those of the person who runs them."""
-    for name in ("SERO_ALFWORLD_DATA", "ALFWORLD_DATA"):
+    for name in ("SERO_ALFWORLD_DATA", "ALFWORLD_DATA", "SERO_WEBSHOP_DATA"):
         os.environ.pop(name, None)
 
 
