@@ -19,7 +19,6 @@ from agent_envs.alfworld.households.class_tables import (
     class_tables,
     room_figures,
 )
-from agent_envs.alfworld.households.draws import Draws
 from agent_envs.alfworld.households.house import Layout
 from agent_envs.alfworld.households.placement import (
     Household,
@@ -33,6 +32,7 @@ from agent_envs.alfworld.households.placement import (
 )
 from agent_envs.alfworld.households.spec import HouseholdSpec
 from agent_envs.alfworld.model import TaskType
+from agent_envs.draws import Draws
 
 _OTHERS = 0.5
 """Weight of an object class that no measured game asked for; one game counts 1."""

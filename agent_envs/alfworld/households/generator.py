@@ -24,7 +24,6 @@ from agent_envs.alfworld.households.class_tables import (
     room_figures,
     room_figures_text,
 )
-from agent_envs.alfworld.households.draws import Draws
 from agent_envs.alfworld.households.furnishing import draw_real_task, furnish_like_real
 from agent_envs.alfworld.households.house import (
     ROOMS,
@@ -47,6 +46,7 @@ from agent_envs.alfworld.households.spec import (
 )
 from agent_envs.alfworld.households.tree import write_games
 from agent_envs.alfworld.model import TaskType
+from agent_envs.draws import Draws
 
 __all__ = [
     "GENERATOR_VERSIONS",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from agent_envs.alfworld.households.class_tables import KindFigures, class_tables, room_figures
-from agent_envs.alfworld.households.draws import Draws
+from agent_envs.draws import Draws
 
 ROOMS = {"kitchen": 0, "livingroom": 200, "bedroom": 300, "bathroom": 400}
 """Room kind -> what is added to the number of a room to give its scene number."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from agent_envs.alfworld.households.class_tables import ClassTables, class_tables
-from agent_envs.alfworld.households.draws import Draws
 from agent_envs.alfworld.households.house import Layout, place_id
 from agent_envs.alfworld.households.spec import HouseholdSpec
 from agent_envs.alfworld.model import TaskType
+from agent_envs.draws import Draws
 
 _STATIONS = {
     TaskType.CLEAN: ("SinkBasin", "cleanable"),

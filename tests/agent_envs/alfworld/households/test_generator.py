@@ -19,7 +19,6 @@ from agent_envs.alfworld.compile import compile_game
 from agent_envs.alfworld.engine import admissible, step
 from agent_envs.alfworld.games import GameSet
 from agent_envs.alfworld.goals import won
-from agent_envs.alfworld.households.draws import Draws
 from agent_envs.alfworld.households.generator import (
     SMALL,
     SPLITS,
@@ -32,6 +31,7 @@ from agent_envs.alfworld.households.generator import (
 from agent_envs.alfworld.households.problem_writer import SENTENCES
 from agent_envs.alfworld.model import Game, TaskType
 from agent_envs.alfworld.text import intro
+from agent_envs.draws import Draws
 from tests.support import full_count, run_python
 
 # Over 36 games each. When one changes, the same seed gives other games of that style: raise its
