@@ -83,6 +83,8 @@ class Session(NamedTuple):
     """Selected values by group, in the order in which groups were first selected."""
     visited: tuple[int, ...] = ()
     """Products opened since the last visit of the first page, in the order of first visits."""
+    draw: int = 0
+    """Key of the products that a page of random results shows; 0 on every other page."""
 
 
 @dataclass(frozen=True, slots=True)
