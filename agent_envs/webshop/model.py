@@ -126,3 +126,5 @@ class PrivilegedShop:
     goal: Goal
     session: Session
     steps_left: int | None
+    rules: object = None
+    """The `agent_envs.webshop.engine.Rules` by which the env plays; None: the default ones."""
