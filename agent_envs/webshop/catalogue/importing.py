@@ -1,0 +1,295 @@
+"""From the original's files to a store, in one pass and in bounded memory.
+
+Memory holds one product, about 120 bytes for each asin seen and 24 for each entry of the other
+files, and what the search index needs while it is built. All else goes straight to disk.
+"""
+
+from __future__ import annotations
+
+import importlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agent_envs.errors import CorruptData, MissingData
+from agent_envs.webshop.catalogue.catalogue import Catalogue, asin_tables, encode_product
+from agent_envs.webshop.catalogue.cleaning import (
+    Facts,
+    Instruction,
+    Reason,
+    asin_of,
+    clean_facts,
+    clean_instructions,
+    clean_product,
+    fold,
+)
+from agent_envs.webshop.catalogue.goals import KINDS, GoalWriter
+from agent_envs.webshop.catalogue.json_stream import entries_of_list, entries_of_object
+from agent_envs.webshop.catalogue.lookup import Lookup
+from agent_envs.webshop.catalogue.report import Report
+from agent_envs.webshop.catalogue.store import INDEX, Tables, TableWriter, new_folder
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with what is being read or built, how much is done, and of how much if known."""
+RULES = 1
+"""Version of the rules of cleaning and of goals; bumped when they give something else."""
+
+_TELL_EVERY = 256
+
+
+@dataclass(frozen=True, slots=True)
+class RawFiles:
+    """The original's files of one shop."""
+
+    products: Path
+    attributes: Path
+    humans: Path | None = None
+
+    def __iter__(self) -> Iterator[Path]:
+        yield from (self.products, self.attributes)
+        if self.humans is not None:
+            yield self.humans
+
+
+def import_files(
+    files: RawFiles,
+    out: Path,
+    *,
+    products: int | None = None,
+    replace: bool = False,
+    progress: Progress = lambda what, done, total: None,
+) -> Path:
+    """Write the store `out` from the original's files; returns `out`.
+
+    Args:
+        products: take only so many entries of the product file, counted before any is left out.
+        replace: whether a store that is there already may be replaced.
+
+    Raises:
+        MissingData, CorruptData: a file is not there, or not what it should be.
+        InvalidOption: something is at `out` already.
+        DataError: the store cannot be written.
+    """
+    with new_folder(out, replace=replace) as part:
+        tables = read_files(files, part, products=products, progress=progress)
+        catalogue = Catalogue(tables)
+        index = build_index(catalogue, progress)
+        if index is not None:
+            (part / INDEX).mkdir(exist_ok=True)
+            index.save(part / INDEX)
+    return out
+
+
+def read_files(
+    files: RawFiles,
+    folder: Path | None,
+    *,
+    products: int | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Tables:
+    """The tables of the original's files, in `folder` or in memory; without a search index.
+
+    Raises:
+        MissingData, CorruptData: a file is not there, or not what it should be.
+    """
+
+    def telling(path: Path) -> Callable[[int, int], None]:
+        return lambda done, total: progress(f"reading {path.name}", done, total)
+
+    humans: Iterable[tuple[str, Any]] = ()
+    if files.humans is not None:
+        humans = entries_of_object(files.humans, telling(files.humans))
+    try:
+        return build_tables(
+            entries_of_list(files.products, telling(files.products)),
+            entries_of_object(files.attributes, telling(files.attributes)),
+            humans,
+            folder,
+            source=str(files.products),
+            limit=products,
+        )
+    except CorruptData as error:
+        raise CorruptData(f"{files.products.parent}: {error}") from error
+
+
+def build_tables(
+    products: Iterable[Any],
+    attributes: Iterable[tuple[str, Any]],
+    humans: Iterable[tuple[str, Any]],
+    folder: Path | None,
+    *,
+    source: str,
+    limit: int | None = None,
+) -> Tables:
+    """The tables of a shop from entries as the original's files have them.
+
+    Args:
+        products: entries of the product file.
+        attributes: (asin, entry) of the attribute file.
+        humans: (asin, instructions) of the human instruction file.
+        folder: where to write them; None keeps them in memory.
+        source: where they come from, for people.
+        limit: entries of `products` to look at.
+
+    Raises:
+        CorruptData: an entry is not what it should be.
+        MissingData: there is no product.
+    """
+    writer = TableWriter(folder)
+    known = Lookup(((asin, list(clean_facts(asin, raw))) for asin, raw in attributes), folder)
+    people = Lookup(
+        ((asin, [list(one) for one in clean_instructions(asin, raw)]) for asin, raw in humans),
+        folder,
+    )
+    try:
+        builder = _Builder(writer, known, people)
+        for number, raw in enumerate(products):
+            if limit is not None and number >= limit:
+                break
+            builder.add(number, raw)
+        return builder.finish(source, limit)
+    finally:
+        known.close()
+        people.close()
+        writer.close()
+
+
+class _Builder:
+    """Takes the entries of the product file one by one."""
+
+    def __init__(self, writer: TableWriter, known: Lookup, people: Lookup) -> None:
+        self._writer, self._known, self._people = writer, known, people
+        self._records = writer.records("products")
+        self._goals = {kind: GoalWriter(kind, writer.records(kind)) for kind in KINDS}
+        self._report = Report()
+        self._prices = array("d")
+        self._asins: list[str] = []
+        self._seen: set[str] = set()
+        self._odd: dict[str, str] = {}  # asins that are not their own folded form, by that form
+        self._people_found = 0
+
+    def add(self, number: int, raw: Any) -> None:
+        """Clean one entry, and add it with its goals if it is to be kept."""
+        asin, note = asin_of(raw, number)
+        if note is None:
+            note = self._repeated(asin, number)
+        if note is not None:
+            self._report.add(note[0], asin, note[1])
+            return
+        told = self._known.get(asin)
+        facts = None if told is None else _facts(told)
+        product, notes = clean_product(raw, facts)
+        for reason, why in {reason: (reason, why) for reason, why in reversed(notes)}.values():
+            self._report.add(reason, asin, why)
+        place = len(self._asins)
+        self._asins.append(asin)
+        self._prices.extend((product.price_range[0], product.price_range[-1]))
+        self._records.add(encode_product(product))
+        if facts is not None:
+            amiss = self._goals["synthetic"].add_synthetic(place, product, facts)
+            if amiss is not None:
+                self._report.add(amiss, asin, "its synthetic instruction")
+        people = self._people.get(asin)
+        if people is not None:
+            self._people_found += len(people)
+            for which, (text, wanted, options) in enumerate(people):
+                one = Instruction(text, tuple(wanted), tuple(options))
+                amiss = self._goals["human"].add_human(place, product, which, one)
+                if amiss is not None:
+                    self._report.add(amiss, asin, f"human instruction {which}")
+
+    def _repeated(self, asin: str, number: int) -> tuple[Reason, str] | None:
+        folded = fold(asin)
+        if folded not in self._seen:
+            self._seen.add(folded)
+            if folded != asin:
+                self._odd[folded] = asin
+            return None
+        before = self._odd.get(folded, folded)
+        if before != asin:
+            raise CorruptData(
+                f"The products {before!r} and {asin!r} (entry {number:,}) differ in upper and "
+                "lower case only, which a click on an asin cannot tell apart. Remove one of them."
+            )
+        return Reason.REPEATED_ASIN, f"entry {number:,} repeats it"
+
+    def finish(self, source: str, limit: int | None) -> Tables:
+        """Write the rest."""
+        if not self._asins:
+            raise MissingData(
+                f"There is no product in {source}: {sum(self._report.counts.values()):,} entries "
+                "were looked at, none was kept. Give items_shuffle.json of WebShop."
+            )
+        self._note_unknown()
+        arrays = self._writer.arrays
+        arrays["products_prices"] = np.array(self._prices, dtype=np.float64).reshape(-1, 2)
+        arrays.update(asin_tables(self._asins))
+        for goals in self._goals.values():
+            arrays.update(goals.arrays())
+        return self._writer.finish(
+            {
+                "rules": RULES,
+                "source": source,
+                "products": len(self._asins),
+                "limit": limit,
+                "plain_asins": not self._odd,
+                "goals": {kind: len(arrays[f"{kind}_order"]) for kind in KINDS},
+                "report": self._report.as_dict(),
+            }
+        )
+
+    def _note_unknown(self) -> None:
+        total = example = 0
+        for asin, people in self._people.pairs():
+            total += len(people)
+            if fold(asin) not in self._seen and not example:
+                example, first = 1, asin
+        unknown = total - self._people_found
+        if unknown and example:
+            self._report.add(Reason.UNKNOWN_PRODUCT, first, "no product of this asin", unknown)
+
+
+def _facts(told: Sequence[Any]) -> Facts:
+    attributes, instruction, wanted = told
+    return Facts(None if attributes is None else tuple(attributes), instruction, tuple(wanted))
+
+
+def build_index(
+    catalogue: Catalogue, progress: Progress = lambda what, done, total: None
+) -> Any | None:
+    """The search index of a catalogue.
+
+    Products are read past the catalogue's cache, one at a time.
+    """
+    try:
+        search = importlib.import_module("agent_envs.webshop.search.index")
+    except ModuleNotFoundError:
+        return None
+
+    def texts() -> Iterator[str]:
+        for number, product in enumerate(catalogue):
+            if number % _TELL_EVERY == 0:
+                progress("indexing", number, len(catalogue))
+            yield search.document_text(product)
+        progress("indexing", len(catalogue), len(catalogue))
+
+    return search.SearchIndex.build(texts(), Asins(catalogue))
+
+
+class Asins(Sequence[str]):
+    """The asins of a catalogue by number, none of them kept."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def __len__(self) -> int:
+        return len(self._catalogue)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self._catalogue.asin(n) for n in range(*number.indices(len(self)))]
+        return self._catalogue.asin(range(len(self))[number])

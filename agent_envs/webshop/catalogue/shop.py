@@ -1,0 +1,193 @@
+"""A shop: everything immutable that its environments share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from agent_envs.errors import DataError, InvalidOption
+from agent_envs.webshop.catalogue.catalogue import Catalogue
+from agent_envs.webshop.catalogue.goals import KINDS, GoalList, Kind
+from agent_envs.webshop.catalogue.importing import build_index, build_tables
+from agent_envs.webshop.catalogue.report import Report
+from agent_envs.webshop.catalogue.store import INDEX, Tables
+
+if TYPE_CHECKING:
+    from agent_envs.webshop.search.index import SearchIndex
+
+
+class _Index:
+    """The search index of a catalogue, opened or built when first asked for.
+
+    Shops that differ in prices only share it. Two threads that ask at once may both build it,
+    to the same effect; a lock could be held for ever after a fork.
+    """
+
+    def __init__(self, tables: Tables, is_cache: bool) -> None:
+        self._tables, self._is_cache = tables, is_cache
+        self._index: SearchIndex | None = None
+
+    def get(self, catalogue: Catalogue) -> SearchIndex:
+        if self._index is None:
+            self._index = self._opened() or build_index(catalogue)
+        return self._index
+
+    def _opened(self) -> SearchIndex | None:
+        from agent_envs.webshop.search.index import SearchIndex
+
+        if self._tables.folder is None:
+            return None
+        folder: Path = self._tables.folder / INDEX
+        try:
+            return SearchIndex.open(folder)
+        except DataError:
+            if self._is_cache:  # which saves time and nothing else
+                return None
+            raise
+
+
+class Shop:
+    """Products, search index and goals. Immutable to its readers; copies are the shop itself."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        *,
+        price_seed: int = 0,
+        prices: Mapping[str, float] | None = None,
+        source: str | None = None,
+        origin: str | None = None,
+        is_cache: bool = False,
+    ) -> None:
+        """Most callers want `load_shop` or `Shop.from_raw`.
+
+        Args:
+            tables: of the store, or in memory.
+            price_seed: by which prices in a range and price limits are drawn.
+            prices: by asin; they take precedence over all others.
+            source: where the shop comes from, for people.
+            origin: what `load_shop` makes the same shop from in another process.
+            is_cache: whether the store of `tables` may be made anew without asking.
+
+        Raises:
+            InvalidOption: `price_seed` is no whole number, or a price is none.
+        """
+        if isinstance(price_seed, bool) or not isinstance(price_seed, int):
+            raise InvalidOption(f"price_seed is {price_seed!r}, expected a whole number.")
+        self._tables, self._origin, self._is_cache = tables, origin, is_cache
+        self._prices = dict(prices or {})
+        self.price_seed = price_seed
+        self.source = source or str(tables.header["source"])
+        """Where the shop comes from, for people."""
+        self.catalogue = Catalogue(tables, price_seed=price_seed, prices=self._prices)
+        self.revision = sha256(
+            json.dumps([self.catalogue.revision, price_seed]).encode()
+        ).hexdigest()
+        """SHA-256 (hex) over products, goals and prices."""
+        self.report = Report.from_dict(tables.header["report"])
+        """What was left out, and why."""
+        self._index = _Index(tables, is_cache)
+        self._goals = {kind: GoalList(kind, tables, self.catalogue) for kind in KINDS}
+
+    @classmethod
+    def from_raw(
+        cls,
+        products: Iterable[Any],
+        attributes: Mapping[str, Any],
+        humans: Mapping[str, Any] | None = None,
+        *,
+        source: str = "memory",
+        price_seed: int = 0,
+    ) -> Shop:
+        """A shop in memory from entries as the original's files have them.
+
+        Args:
+            products: the entries of items_shuffle.json.
+            attributes: items_ins_v2.json, by asin.
+            humans: items_human_ins.json, by asin.
+
+        Raises:
+            CorruptData: an entry is not what it should be.
+            MissingData: there is no product.
+        """
+        tables = build_tables(
+            products, attributes.items(), (humans or {}).items(), None, source=source
+        )
+        return cls(tables, price_seed=price_seed)
+
+    @property
+    def index(self) -> SearchIndex:
+        """The search index; the numbers of its documents are those of the products."""
+        return self._index.get(self.catalogue)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the store of the shop lies; None for a shop in memory."""
+        return self._tables.folder
+
+    @property
+    def header(self) -> Mapping[str, Any]:
+        """What the store says of itself."""
+        return MappingProxyType(dict(self._tables.header))
+
+    def goals(self, kind: Kind) -> GoalList:
+        """The goals of one kind; number i is the original's goal i.
+
+        Raises:
+            InvalidOption: another kind than "synthetic" or "human".
+        """
+        found = self._goals.get(kind)
+        if found is None:
+            raise InvalidOption(f"There are no {kind!r} goals; choose 'synthetic' or 'human'.")
+        return found
+
+    def with_prices(self, prices: Mapping[str, float]) -> Shop:
+        """This shop with other prices, by asin; everything else is shared.
+
+        Price limits follow from prices, so they change too.
+        """
+        return self._like(self.price_seed, {**self._prices, **prices})
+
+    def with_price_seed(self, price_seed: int) -> Shop:
+        """This shop with prices and limits drawn anew; everything else is shared."""
+        return self._like(price_seed, self._prices)
+
+    def _like(self, price_seed: int, prices: Mapping[str, float]) -> Shop:
+        made = Shop(
+            self._tables,
+            price_seed=price_seed,
+            prices=prices,
+            source=self.source,
+            origin=self._origin,
+            is_cache=self._is_cache,
+        )
+        made._index = self._index
+        return made
+
+    def __repr__(self) -> str:
+        goals = ", ".join(f"{len(self._goals[kind]):,} {kind}" for kind in KINDS)
+        return f"<Shop {self.source!r}: {len(self.catalogue):,} products, goals: {goals}>"
+
+    def __copy__(self) -> Shop:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Shop:
+        """Copies share the shop; `gymnasium.make` copies its arguments."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from agent_envs.webshop.catalogue.sources import reopened
+
+        tables = self._tables if self._origin is None else None
+        return reopened, (
+            self._origin,
+            tables,
+            self.price_seed,
+            self._prices,
+            self.source,
+            self.revision,
+        )
