@@ -74,6 +74,7 @@ __all__ = [
 
 _ENVS = {
     "SeroALFWorld-v0": ("agent_envs.alfworld.env:ALFWorldEnv", "alfworld_vector_env"),
+    "SeroWebShop-v0": ("agent_envs.webshop.env:WebShopEnv", "webshop_vector_env"),
 }
 for _id, (_entry, _vector) in _ENVS.items():
     if _id not in gymnasium.registry:

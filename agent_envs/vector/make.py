@@ -37,8 +37,8 @@ def make_vec(
             `EnvSpec`.
         num_envs: number of sub-envs, at least 1.
         vectorization_mode: ``"serial"``: one after another in this process, sharing compiled
-            games; the fastest for native engines. ``"process"``: in worker processes, for slow
-            engines. None: ``"process"`` if `num_workers` is given, else ``"serial"``.
+            games or a shop; the fastest for native engines. ``"process"``: in worker processes,
+            for slow engines. None: ``"process"`` if `num_workers` is given, else ``"serial"``.
         num_workers: worker processes, each with several envs; None for one a core.
         autoreset_mode: what happens after the end of an episode, see `TextVectorEnv`.
         wrappers: functions from env to env, applied in order to each sub-env.
@@ -73,6 +73,11 @@ def make_vec(
 def alfworld_vector_env(num_envs: int = 1, **kwargs: Any) -> TextVectorEnv:
     """The vector entry point of ``SeroALFWorld-v0``: `make_vec` for that id."""
     return make_vec("SeroALFWorld-v0", num_envs, **kwargs)
+
+
+def webshop_vector_env(num_envs: int = 1, **kwargs: Any) -> TextVectorEnv:
+    """The vector entry point of ``SeroWebShop-v0``: `make_vec` for that id."""
+    return make_vec("SeroWebShop-v0", num_envs, **kwargs)
 
 
 def _spec_of(env_id: str | EnvSpec) -> EnvSpec:

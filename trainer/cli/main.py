@@ -37,6 +37,7 @@ COMMANDS: dict[str, Command] = {
     "train": Command("train", "train from a config file"),
     "eval": Command("eval", "evaluate a trained run"),
     "verify alfworld": Command("verify_alfworld", "replay transcripts of the original engine"),
+    "verify webshop": Command("verify_webshop", "replay transcripts of the original WebShop"),
     "verify objectives": Command("verify_objectives", "check objectives against numeric vectors"),
     "bench alfworld": Command("bench_alfworld", "speed beside the original engine, in one run"),
     "data status": Command("data_status", "which games are there, which are skipped and why"),
