@@ -5,6 +5,8 @@ Nothing here needs torch or a tokenizer.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rapidfuzz import process
 
 from agent_envs.prompting.compact import CompactTemplate
@@ -26,8 +28,18 @@ from agent_envs.prompting.templates import (
     shown_actions,
     tagged_reply,
 )
+from agent_envs.prompting.webshop import WebShopCompactTemplate, WebShopFieldTemplate
 
 TEMPLATES: tuple[str, ...] = ("field", "compact")
+PAGES: tuple[str, ...] = ("plain", "webshop")
+"""What observations are: sentences, each episode stating its task, or WebShop's pages."""
+
+_CLASSES: dict[tuple[str, str], type[FieldTemplate | CompactTemplate]] = {
+    ("field", "plain"): FieldTemplate,
+    ("compact", "plain"): CompactTemplate,
+    ("field", "webshop"): WebShopFieldTemplate,
+    ("compact", "webshop"): WebShopCompactTemplate,
+}
 
 
 def get_template(
@@ -35,27 +47,42 @@ def get_template(
     *,
     history_length: int = 2,
     hidden: tuple[str, ...] | None = None,
-    tail: int = 30,
+    tail: int | None = None,
+    pages: str = "plain",
 ) -> PromptTemplate:
-    """Make a template by name; `hidden` None keeps that template's own list.
+    """Make a template by name; `hidden` and `tail` None keep that template's own.
+
+    Args:
+        name: one of `TEMPLATES`.
+        history_length: past steps shown.
+        hidden: verbs left out of the list of commands.
+        tail: characters sent when a reply has no action tags.
+        pages: one of `PAGES`, a property of the environment.
 
     Raises:
         ValueError: unknown name (with the nearest known one), or a negative length.
     """
-    if history_length < 0 or tail < 0:
+    if history_length < 0 or (tail is not None and tail < 0):
         raise ValueError(f"history_length={history_length} and tail={tail} must be 0 or more")
-    if name == "field":
-        field = FieldTemplate(history_length=history_length, tail=tail)
-        return field if hidden is None else FieldTemplate(history_length, hidden, tail)
-    if name == "compact":
-        compact = CompactTemplate(history_length=history_length, tail=tail)
-        return compact if hidden is None else CompactTemplate(history_length, hidden, tail)
-    nearest = process.extractOne(name, TEMPLATES)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest is not None else ""
-    raise ValueError(f"unknown prompt template {name!r}, known: {', '.join(TEMPLATES)}{hint}")
+    _check("prompt template", name, TEMPLATES)
+    _check("kind of pages", pages, PAGES)
+    made = _CLASSES[name, pages](history_length=history_length)
+    return replace(
+        made,
+        hidden=made.hidden if hidden is None else hidden,
+        tail=made.tail if tail is None else tail,
+    )
+
+
+def _check(what: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        nearest = process.extractOne(name, known)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest is not None else ""
+        raise ValueError(f"unknown {what} {name!r}, known: {', '.join(known)}{hint}")
 
 
 __all__ = [
+    "PAGES",
     "TEMPLATES",
     "CompactTemplate",
     "Exchange",
@@ -66,6 +93,8 @@ __all__ = [
     "ParsedReply",
     "PromptTemplate",
     "PromptView",
+    "WebShopCompactTemplate",
+    "WebShopFieldTemplate",
     "action_spans",
     "command_verb",
     "get_template",

@@ -7,8 +7,10 @@ and the same projection, so format statistics are comparable.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from agent_envs.prompting.history import PromptView
 from agent_envs.prompting.parsing import ALFWORLD_TAIL, ParsedReply, parse_tagged
@@ -52,24 +54,17 @@ class CompactTemplate:
     @cached_property
     def hash(self) -> str:
         """sha256 of wording, version and options."""
-        options = {
-            "history_length": self.history_length,
-            "hidden": sorted(self.hidden),
-            "tail": self.tail,
-            "dropped": [_BANNER, _TASK_LEAD],
-        }
-        return template_hash(self.name, self.version, _TEXTS, options)
+        return template_hash(self.name, self.version, self._texts(), self._options())
 
     def render(self, view: PromptView) -> str:
         """The text that the reply continues."""
-        parts = [_TEXTS["goal"].format(goal=view.goal)]
-        parts += [
-            _TEXTS["exchange"].format(observation=_condense(observation, view.goal), action=action)
+        exchange = _TEXTS["exchange"]
+        past = [
+            exchange.format(observation=_condense(observation, view.goal), action=action)
             for _, observation, action in recent(view, self.history_length)
         ]
-        parts.append(_TEXTS["now"].format(observation=_condense(view.observation, view.goal)))
-        parts.append(_TEXTS["actions"].format(actions="\n".join(shown_actions(view, self.hidden))))
-        return "".join(parts)
+        now = _condense(view.observation, view.goal)
+        return compact_text(view.goal, past, now, shown_actions(view, self.hidden))
 
     def parse(self, reply: str) -> ParsedReply:
         """Project a reply; see `parse_tagged`."""
@@ -78,6 +73,31 @@ class CompactTemplate:
     def format_command(self, command: str) -> FormattedReply:
         """The reply that sends `command` without a thought."""
         return tagged_reply(command)
+
+    def _texts(self) -> Mapping[str, str]:
+        """The wording."""
+        return _TEXTS
+
+    def _options(self) -> Mapping[str, Any]:
+        """Everything besides the wording that decides the text."""
+        return {
+            "history_length": self.history_length,
+            "hidden": sorted(self.hidden),
+            "tail": self.tail,
+            "dropped": [_BANNER, _TASK_LEAD],
+        }
+
+
+def compact_text(goal: str, past: Iterable[str], now: str | None, actions: Iterable[str]) -> str:
+    """The layout: goal, what was, what is (None: nothing to say of it), what can be done."""
+    return "".join(
+        (
+            _TEXTS["goal"].format(goal=goal),
+            *past,
+            "" if now is None else _TEXTS["now"].format(observation=now),
+            _TEXTS["actions"].format(actions="\n".join(actions)),
+        )
+    )
 
 
 def _condense(observation: str, goal: str) -> str:

@@ -6,8 +6,10 @@ current observation, the admissible commands and the required form of the reply.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from agent_envs.prompting.history import PromptView
 from agent_envs.prompting.parsing import ALFWORLD_TAIL, ParsedReply, parse_tagged
@@ -59,35 +61,11 @@ class FieldTemplate:
     @cached_property
     def hash(self) -> str:
         """sha256 of wording, version and options."""
-        options = {
-            "history_length": self.history_length,
-            "hidden": sorted(self.hidden),
-            "tail": self.tail,
-        }
-        return template_hash(self.name, self.version, _TEXTS, options)
+        return template_hash(self.name, self.version, self._texts(), self._options())
 
     def render(self, view: PromptView) -> list[Message]:
         """The single user message for the next decision."""
-        lines = [_TEXTS["role"]]
-        # ALFWorld's first observation already states the task.
-        if view.step > 0 or view.goal not in view.observation:
-            lines.append(_TEXTS["task"].format(goal=view.goal))
-        steps = recent(view, self.history_length)
-        if steps:
-            history = "\n".join(
-                _TEXTS["exchange"].format(number=number, observation=observation, action=action)
-                for number, observation, action in steps
-            )
-            lines.append(
-                _TEXTS["progress"].format(step=view.step, shown=len(steps), history=history)
-            )
-        key = "observation" if view.step > 0 else "first_observation"
-        lines.append(_TEXTS[key].format(number=view.step + 1, observation=view.observation))
-        actions = "\n ".join(f"'{action}'" for action in shown_actions(view, self.hidden))
-        lines.append(_TEXTS["actions"].format(actions=actions))
-        lines.append("")
-        lines.append(_TEXTS["instruction"])
-        return [{"role": "user", "content": "\n".join(lines)}]
+        return [{"role": "user", "content": self._content(view, self.history_length)}]
 
     def parse(self, reply: str) -> ParsedReply:
         """Project a reply; see `parse_tagged`."""
@@ -96,3 +74,47 @@ class FieldTemplate:
     def format_command(self, command: str) -> FormattedReply:
         """The reply that sends `command` without a thought."""
         return tagged_reply(command)
+
+    def _content(self, view: PromptView, history_length: int) -> str:
+        lines = [_TEXTS["role"]]
+        now = self._page(view.observation, view.goal)
+        # ALFWorld's first observation already states the task.
+        if view.step > 0 or view.goal not in now:
+            lines.append(_TEXTS["task"].format(goal=view.goal))
+        steps = recent(view, history_length)
+        if steps:
+            history = "\n".join(
+                _TEXTS["exchange"].format(
+                    number=number, observation=self._page(observation, view.goal), action=action
+                )
+                for number, observation, action in steps
+            )
+            lines.append(
+                _TEXTS["progress"].format(step=view.step, shown=len(steps), history=history)
+            )
+        key = "observation" if view.step > 0 else "first_observation"
+        lines.append(_TEXTS[key].format(number=view.step + 1, observation=now))
+        lines.append(_TEXTS["actions"].format(actions=self._actions(view)))
+        lines.append("")
+        lines.append(_TEXTS["instruction"])
+        return "\n".join(lines)
+
+    def _texts(self) -> Mapping[str, str]:
+        """The wording."""
+        return _TEXTS
+
+    def _options(self) -> Mapping[str, Any]:
+        """Everything besides the wording that decides the text."""
+        return {
+            "history_length": self.history_length,
+            "hidden": sorted(self.hidden),
+            "tail": self.tail,
+        }
+
+    def _page(self, observation: str, goal: str) -> str:
+        """An observation as the prompt shows it."""
+        return observation
+
+    def _actions(self, view: PromptView) -> str:
+        """What stands between the brackets of the possible commands."""
+        return "\n ".join(f"'{action}'" for action in shown_actions(view, self.hidden))
