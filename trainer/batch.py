@@ -9,13 +9,14 @@ Axis letters: M turns, N trajectories.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from trainer.config import ObjectiveConfig, RolloutConfig
-from trainer.data import Turn
+from trainer.data import CUT_OFF, Turn
 from trainer.objectives import check_groups, dense_ids, grpo_advantages
 
 __all__ = [
@@ -28,16 +29,20 @@ __all__ = [
 ]
 
 
-def training_rewards(turns: Sequence[Turn], success_reward: float) -> Tensor:
-    """Base reward of each turn, float64 (M,): `success_reward` on the turn that wins, else 0.
+def training_rewards(
+    turns: Sequence[Turn], success_reward: float, kind: Literal["success", "env"] = "success"
+) -> Tensor:
+    """Base reward of each turn, float64 (M,).
+
+    With the kind `success` it is `success_reward` on the turn that wins, else 0: in WebShop
+    only a score of exactly 1 pays, as in the published runs (verl-agent; GiGPO, arXiv:2505.10978).
+    With `env` it is the environment's own reward times `success_reward`: a purchase pays its score.
 
     A trajectory that ends by running out of steps is no success, whatever else is true of it.
     The penalty for a malformed reply is the advantage's business (see `grpo_advantages`).
     """
-    return torch.tensor(
-        [success_reward if turn.done and turn.success else 0.0 for turn in turns],
-        dtype=torch.float64,
-    )
+    shares = [turn.reward if kind == "env" else float(turn.done and turn.success) for turn in turns]
+    return success_reward * torch.tensor(shares, dtype=torch.float64)
 
 
 def group_ids(turns: Sequence[Turn]) -> tuple[Tensor, Tensor]:
@@ -54,7 +59,7 @@ def advantages(turns: Sequence[Turn], objective: ObjectiveConfig, rollout: Rollo
     uid_M, tid_M = group_ids(turns)
     check_groups(uid_M, tid_M)
     adv_M = grpo_advantages(
-        training_rewards(turns, rollout.success_reward),
+        training_rewards(turns, rollout.success_reward, rollout.reward),
         torch.tensor([turn.format_valid for turn in turns], dtype=torch.bool),
         uid_M,
         tid_M,
@@ -64,34 +69,38 @@ def advantages(turns: Sequence[Turn], objective: ObjectiveConfig, rollout: Rollo
         penalty=rollout.format_penalty,
     )
     if objective.drop_constant_groups:
-        constant = constant_groups(turns)
+        constant = constant_groups(turns, rollout.reward)
         drop_M = torch.tensor([turn.uid in constant for turn in turns], dtype=torch.bool)
         adv_M = adv_M.masked_fill(drop_M, 0.0)
     return adv_M
 
 
-def constant_groups(turns: Sequence[Turn]) -> frozenset[str]:
+def constant_groups(
+    turns: Sequence[Turn], kind: Literal["success", "env"] = "success"
+) -> frozenset[str]:
     """Groups whose trajectories all had the same outcome: they teach nothing about the task.
 
-    The outcome is success or not; format penalties, which may still differ, are left out.
+    The outcome is the sum of a trajectory's `training_rewards`; format penalties, which may still
+    differ, are left out.
     """
-    outcomes: dict[str, dict[str, bool]] = {}
-    for turn in turns:
+    outcomes: dict[str, dict[str, float]] = {}
+    for turn, reward in zip(turns, training_rewards(turns, 1.0, kind).tolist(), strict=True):
         group = outcomes.setdefault(turn.uid, {})
-        group[turn.tid] = group.get(turn.tid, False) or (turn.done and turn.success)
+        group[turn.tid] = group.get(turn.tid, 0.0) + reward
     return frozenset(uid for uid, group in outcomes.items() if len(set(group.values())) == 1)
 
 
 def trained_turns(turns: Sequence[Turn], objective: ObjectiveConfig) -> list[bool]:
     """Which turns take part in the base loss.
 
-    All of them, or with `mask_truncated` only those of trajectories that did not run out of
-    steps or of context.
+    All of them, or with `mask_truncated` only those of trajectories that the environment ended:
+    not those that ran out of steps or of context.
     """
     if not objective.mask_truncated:
         return [True] * len(turns)
     ended = {(t.uid, t.tid): t.stop_reason for t in turns if t.done}
-    return [ended.get((t.uid, t.tid)) == "success" for t in turns]
+    reasons = [ended.get((t.uid, t.tid)) for t in turns]
+    return [reason is not None and reason not in CUT_OFF for reason in reasons]
 
 
 def partition(n: int, parts: int, generator: np.random.Generator) -> list[list[int]]:

@@ -11,12 +11,12 @@ Promises (tests/trainer/test_branching.py, test_no_leak.py):
 4. The target is `<think></think><action>COMMAND</action>` and the end token. The loss covers
    command, closing tag and end token; z covers the command alone.
 
-Of the training loop, only this module and `trainer.branch_records` import `oracles`.
+Of the training loop, only this module, `trainer.branch_records` and `trainer.oracle_registry`
+import `oracles`.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,8 +41,9 @@ from trainer.auxiliary.sero_weights import (
     success_return,
 )
 from trainer.branch_records import GrownRoot, RootChoice, branch_metrics, root_record
-from trainer.config import AuxiliaryConfig, Config, ConfigError
+from trainer.config import AuxiliaryConfig, Config
 from trainer.data import Segment, make_segment
+from trainer.oracle_registry import make_oracle
 from trainer.rollout import Student, Trajectory
 from trainer.update import AuxiliaryRow, score_segments
 
@@ -51,32 +52,10 @@ __all__ = [
     "GrownRoot",
     "RootChoice",
     "grow",
-    "make_oracle",
     "score",
     "select_roots",
     "step_rows",
 ]
-
-
-def make_oracle(name: str, budget_s: float) -> Oracle[Any]:
-    """An oracle by name: `planner`, or `module:factory`, called without arguments.
-
-    Raises:
-        ConfigError: neither form, or there is no such module or factory.
-    """
-    if name == "planner":
-        from oracles.alfworld_planner import ALFWorldPlanner
-
-        return ALFWorldPlanner(budget_s)
-    module, separator, attribute = name.partition(":")
-    if not separator:
-        raise ConfigError(f"Unknown oracle {name!r}: give 'planner' or 'module:factory'.")
-    try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"There is no oracle {name!r}: {error}") from error
-    oracle: Oracle[Any] = factory()
-    return oracle
 
 
 def select_roots(
@@ -222,7 +201,8 @@ class Brancher:
         self.config = config
         self.env = env
         self.student = student
-        self.oracle = make_oracle(config.auxiliary.oracle, config.auxiliary.oracle_budget_s)
+        auxiliary = config.auxiliary
+        self.oracle = make_oracle(auxiliary.oracle, auxiliary.oracle_budget_s, config.env.id)
 
     def branch(
         self, iteration: int, trajectories: Sequence[Trajectory], model: nn.Module

@@ -24,6 +24,7 @@ from trainer.config_sections import (
     EnvConfig,
     EvalConfig,
     GeneratedConfig,
+    GeneratedShopConfig,
     ModelConfig,
     ObjectiveConfig,
     OptimConfig,
@@ -31,7 +32,9 @@ from trainer.config_sections import (
     RolloutConfig,
     RunConfig,
     WarmstartConfig,
+    WebShopConfig,
 )
+from trainer.environments import PLANNER, check_environment, environment_of
 
 __all__ = [
     "AuxiliaryConfig",
@@ -40,6 +43,7 @@ __all__ = [
     "EnvConfig",
     "EvalConfig",
     "GeneratedConfig",
+    "GeneratedShopConfig",
     "ModelConfig",
     "ObjectiveConfig",
     "OptimConfig",
@@ -47,6 +51,7 @@ __all__ = [
     "RolloutConfig",
     "RunConfig",
     "WarmstartConfig",
+    "WebShopConfig",
     "config_hash",
     "from_dict",
     "load_config",
@@ -76,6 +81,14 @@ class Config:
         """Raises `ConfigError` on values out of range or in conflict."""
         for section in dataclasses.fields(self):
             getattr(self, section.name).check()
+        oracle = self.auxiliary.oracle
+        module, _, factory = oracle.partition(":")
+        known = dict.fromkeys((PLANNER, *check_environment(self.env).oracles))
+        if oracle not in known and not (module and factory):
+            raise ConfigError(
+                f"auxiliary.oracle={oracle!r} must be {', '.join(map(repr, known))} or "
+                "'module:factory'."
+            )
         if self.rollout.rollouts == 1 and self.base_active:
             raise ConfigError(
                 "rollout.rollouts=1 gives every group objective a group of one, whose advantage "
@@ -119,8 +132,15 @@ def load_config(
 
 
 def from_dict(data: Mapping[str, Any]) -> Config:
-    """Builds and checks a config from nested plain data."""
+    """Builds and checks a config from nested plain data.
+
+    Where `eval.splits` is not given, it is what the environment holds out.
+    """
     config: Config = _build(Config, data, "")
+    if "splits" not in data.get("eval", {}):
+        held_out = environment_of(config.env.id).held_out
+        evaluation = dataclasses.replace(config.eval, splits=held_out)
+        config = dataclasses.replace(config, eval=evaluation)
     config.check()
     return config
 

@@ -64,19 +64,49 @@ class GeneratedConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class GeneratedShopConfig:
+    """The generated shop used where `env.data` is `generated`."""
+
+    preset: Literal["small", "standard", "large"] = "small"
+    seed: int = 0
+    products: int | None = None  # null: the preset's
+
+    def check(self) -> None:
+        if self.products is not None:
+            positive("env.webshop.generated.products", self.products)
+
+
+@dataclass(frozen=True, slots=True)
+class WebShopConfig:
+    """What a shop needs to be said besides; read with `env.id: SeroWebShop-v0` only."""
+
+    goal_source: Literal["synthetic", "human"] = "synthetic"
+    split_by: Literal["goal", "product"] = "goal"  # `goal`: published; `product`: none in two
+    observation_mode: Literal["text", "text_rich"] = "text"
+    show_attributes: bool = False  # a fourth tab on item pages
+    price_seed: int = 0  # keys price limits, and prices that the data gives as a range
+    generated: GeneratedShopConfig = field(default_factory=GeneratedShopConfig)
+
+    def check(self) -> None:
+        self.generated.check()
+
+
+@dataclass(frozen=True, slots=True)
 class EnvConfig:
-    """Which environment, which games, how long."""
+    """Which environment, which tasks, how long."""
 
     id: str = "SeroALFWorld-v0"
     data: str | None = "generated"  # null: look for real data first; or a path
     generated: GeneratedConfig = field(default_factory=GeneratedConfig)
+    webshop: WebShopConfig = field(default_factory=WebShopConfig)
     split: str = "train"
     task_types: tuple[str, ...] = ()  # restrict to these, empty: all
-    max_steps: int = 15  # ours for small households; published ALFWorld: 50
+    max_steps: int = 15  # ours for small households; published ALFWorld: 50, WebShop: 15
 
     def check(self) -> None:
         positive("env.max_steps", self.max_steps)
         self.generated.check()
+        self.webshop.check()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +171,10 @@ class RolloutConfig:
     rollouts: int = 8  # trajectories a group; published: 8
     temperature: float = 1.0  # published
     max_new_tokens: int = 24  # ours, for replies of about 8 tokens; published: 512
-    success_reward: float = 10.0  # published: 10 on the step that wins
+    # `success` (published, also for WebShop): nothing but full success pays. `env`: what the
+    # environment pays, so a purchase pays its score.
+    reward: Literal["success", "env"] = "success"
+    success_reward: float = 10.0  # published: 10 on the step that wins; `env` is multiplied by it
     format_penalty: float = 0.1  # published: off for a malformed reply
 
     def check(self) -> None:
@@ -207,7 +240,7 @@ class AuxiliaryConfig:
     target: Literal["success", "score"] = "success"  # what the gate compares
     return_scale: float = 1.0  # c_R: the gate is clip(gain / c_R, 0, 1)
     think_mode: Literal["empty"] = "empty"  # the target is <think></think><action>CMD</action>
-    oracle: str = "planner"
+    oracle: str = "planner"  # the environment's own; or another of its by name, or module:factory
     oracle_budget_s: float = 1.0
     max_depth: int | None = None  # cap on branch length; null: the remaining horizon
     keep_base: bool = False  # format_only: add it to the base objective instead of replacing it
@@ -218,11 +251,6 @@ class AuxiliaryConfig:
         positive("auxiliary.return_scale", self.return_scale)
         positive("auxiliary.oracle_budget_s", self.oracle_budget_s)
         positive("auxiliary.w_min", self.w_min, zero=True)
-        module, _, factory = self.oracle.partition(":")
-        if self.oracle != "planner" and not (module and factory):
-            raise ConfigError(
-                f"auxiliary.oracle={self.oracle!r} must be 'planner' or 'module:factory'."
-            )
         if not 0.0 <= self.delta <= 1.0:
             raise ConfigError(f"auxiliary.delta={self.delta} must lie in [0, 1].")
         if self.max_depth is not None:
@@ -268,6 +296,7 @@ class EvalConfig:
 
     every: int = 0  # iterations between evaluations; 0: only before the first and after the last
     initial: bool = True  # evaluate the policy that training starts from
+    # As shown for ALFWorld; a config of WebShop that names none gets `val`.
     splits: tuple[str, ...] = ("valid_seen", "valid_unseen")
     tasks: int | None = 100  # per split, spread evenly over the sorted ids; null: all
     temperature: float = 0.0  # 0: greedy

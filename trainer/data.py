@@ -15,6 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from agent_envs.errors import DataError
+from agent_envs.resuming import STEP_LIMIT
+
+CONTEXT_OVERFLOW = "context_overflow"
+WRAPPER_LIMIT = "wrapper_limit"
+CUT_OFF = frozenset((STEP_LIMIT, CONTEXT_OVERFLOW, WRAPPER_LIMIT))
+"""Stop reasons of trajectories that the environment did not end itself."""
 
 TURN_FORMAT = 1
 _FORMAT_KEY = b"sero.turns"

@@ -8,8 +8,8 @@ Promises (tests/trainer/test_evaluate.py):
    `oracles` nor anything of the auxiliary objectives, and never calls `snapshot` or
    `privileged`.
 4. The result says what it was measured on: split, tasks, manifest hash, prompt hash, step cap,
-   history length, prompt limit, decoding, engine and package versions. Results that differ in
-   anything but the versions do not compare.
+   history length, prompt limit, options of the environment, decoding, engine and package
+   versions. Results that differ in anything but the versions do not compare.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _MUST_AGREE = (
     "prompt_hash",
     "max_prompt_tokens",
     "max_steps",
+    "env_options",
     "decoding",
 )
 
@@ -84,6 +85,7 @@ def evaluate(
         split=split,
         max_steps=_max_steps(envs[0]),
         env_id=_env_id(envs[0]),
+        env_options=_env_options(envs[0]),
         decoding={
             "greedy": greedy,
             "temperature": None if greedy else temperature,
@@ -101,13 +103,17 @@ def summarise(
     max_steps: int | None,
     env_id: str,
     decoding: Mapping[str, Any],
+    env_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The result of an evaluation as plain data."""
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     by_type: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         by_type.setdefault(trajectory.task_type, []).append(trajectory)
-    groups = {name: _share(group) for name, group in sorted(by_type.items())}
+    groups = {
+        name: {**_share(group), "score": mean_or_none(t.score for t in group)}
+        for name, group in sorted(by_type.items())
+    }
     ids = [trajectory.episode.task_id for trajectory in trajectories]
     provenance = dict(trajectories[0].provenance) if trajectories else {}
     return {
@@ -129,6 +135,7 @@ def summarise(
         "history_length": student.template.history_length,
         "max_prompt_tokens": student.max_prompt_tokens,
         "max_steps": max_steps,
+        "env_options": dict(env_options or {}),
         "decoding": dict(decoding),
         "provenance": provenance,
         "versions": package_versions(),
@@ -152,6 +159,8 @@ def check_comparable(left: Mapping[str, Any], right: Mapping[str, Any]) -> None:
     Raises:
         Incomparable: names every field that differs.
     """
+    # Results from before there were options have none: nothing could be chosen then.
+    left, right = ({"env_options": {}, **result} for result in (left, right))
     different = [key for key in _MUST_AGREE if left.get(key) != right.get(key)]
     if different:
         listing = "; ".join(f"{key}: {left.get(key)!r} and {right.get(key)!r}" for key in different)
@@ -225,6 +234,17 @@ def _max_steps(env: gymnasium.Env[str, str]) -> int | None:
     unwrapped: Any = env.unwrapped
     steps: int | None = getattr(unwrapped, "max_steps", None)
     return steps
+
+
+def _env_options(env: gymnasium.Env[str, str]) -> dict[str, Any]:
+    """What the environment was made with, apart from its tasks, which the hashes stand for."""
+    given = {} if env.spec is None else env.spec.kwargs
+    apart = {"data", "split", "max_steps", "task_types", "task_ids", "render_mode"}
+    return {
+        name: value
+        for name, value in sorted(given.items())
+        if name not in apart and isinstance(value, str | int | float | bool)
+    }
 
 
 def _env_id(env: gymnasium.Env[str, str]) -> str:

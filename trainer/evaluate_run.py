@@ -15,7 +15,7 @@ import torch
 from trainer.evaluate import evaluate
 from trainer.generation.hf import HFSampler
 from trainer.run_folder import load_trained, make_student
-from trainer.worlds import make_env, open_games, split_tasks, spread
+from trainer.worlds import make_env, open_tasks, split_tasks, spread
 
 
 def evaluate_run(
@@ -38,7 +38,7 @@ def evaluate_run(
         tasks: how many tasks a split, spread evenly; None: as the config says, 0: all.
         temperature: 0 is greedy; None: as the config says.
         batch_size: episodes at a time (changes no outcome); None: as the config says.
-        data: other games than those of the run.
+        data: another source of tasks than that of the run.
         device: where to run; None: as the config says.
 
     Returns:
@@ -58,10 +58,10 @@ def evaluate_run(
     settings.check()
     torch.set_num_threads(config.run.threads)
     env_config = config.env if data is None else replace(config.env, data=data)
-    games = open_games(env_config)
+    task_set = open_tasks(env_config)
     # Every split is looked up before the first is played.
     ids_of = {
-        split: spread(split_tasks(env_config, games, split), settings.tasks)
+        split: spread(split_tasks(env_config, task_set, split), settings.tasks)
         for split in settings.splits
     }
     student = make_student(config, model, tokenizer)
@@ -71,7 +71,7 @@ def evaluate_run(
         size = min(settings.batch_size, len(ids))
         results[split] = evaluate(
             ids,
-            [make_env(env_config, games, split) for _ in range(size)],
+            [make_env(env_config, task_set, split) for _ in range(size)],
             student,
             sampler,
             split=split,

@@ -29,6 +29,7 @@ from trainer.checkpoint import (
 )
 from trainer.config import Config, config_hash, resolve
 from trainer.data import Turn, write_turns
+from trainer.environments import TaskSet
 from trainer.evaluate import evaluate
 from trainer.generation.base import Sampler
 from trainer.generation.hf import HFSampler
@@ -40,7 +41,7 @@ from trainer.rollout import Episode, PlaySettings, Trajectory, play
 from trainer.rollout_metrics import rollout_metrics
 from trainer.run_folder import RunFolder, RunFolderError, dtype_of, make_student, usable_device
 from trainer.runinfo import run_info, write_json
-from trainer.worlds import check_splits, make_env, open_games, split_tasks, spread, tasks_at
+from trainer.worlds import check_splits, make_env, open_tasks, split_tasks, spread, tasks_at
 
 __all__ = ["TrainResult", "Trainer", "train"]
 
@@ -52,7 +53,7 @@ class Trainer:
     """One run in memory. `iterate` is the definition of an iteration; `train` drives it.
 
     Args:
-        games: opened from the config unless given.
+        task_set: opened from the config unless given.
         sampler: `HFSampler` on the model unless given.
         reference: frozen policy for the KL term.
     """
@@ -64,13 +65,13 @@ class Trainer:
         model: nn.Module,
         tokenizer: Any,
         *,
-        games: Any = None,
+        task_set: TaskSet | None = None,
         sampler: Sampler | None = None,
         reference: nn.Module | None = None,
     ) -> None:
         self.config = config
         self.folder = folder
-        self.games = open_games(config.env) if games is None else games
+        self.task_set = open_tasks(config.env) if task_set is None else task_set
         self.student = make_student(config, model, tokenizer)
         self.learner = Learner(config, model, self.student, reference)
         # Weights are trained in float32: a step of 1e-6 is lost in bfloat16. What samples is a
@@ -79,9 +80,9 @@ class Trainer:
         self.sampler: Sampler = sampler or HFSampler(
             self.acting, self.student.stop_ids, pad_id=self.student.pad_id
         )
-        self.task_ids = split_tasks(config.env, self.games, config.env.split)
+        self.task_ids = split_tasks(config.env, self.task_set, config.env.split)
         count = config.rollout.tasks * config.rollout.rollouts
-        self.envs = [make_env(config.env, self.games, config.env.split) for _ in range(count)]
+        self.envs = [make_env(config.env, self.task_set, config.env.split) for _ in range(count)]
         self.phases = Phases()
         self.brancher: Any = None
         if config.auxiliary.name == "sero":
@@ -89,7 +90,7 @@ class Trainer:
             from trainer.branching import Brancher
 
             # An environment of its own: branches never disturb a rollout.
-            env = make_env(config.env, self.games, config.env.split)
+            env = make_env(config.env, self.task_set, config.env.split)
             self.brancher = Brancher(config, env, self.student)
 
     def iterate(self, iteration: int) -> dict[str, Any]:
@@ -172,11 +173,11 @@ class Trainer:
         c = self.config
         results = {}
         for split in c.eval.splits:
-            tasks = spread(split_tasks(c.env, self.games, split), c.eval.tasks)
+            tasks = spread(split_tasks(c.env, self.task_set, split), c.eval.tasks)
             count = min(c.eval.batch_size, len(tasks))
             result = evaluate(
                 tasks,
-                [make_env(c.env, self.games, split) for _ in range(count)],
+                [make_env(c.env, self.task_set, split) for _ in range(count)],
                 self.student,
                 self.sampler,
                 split=split,
@@ -261,7 +262,7 @@ def train(
 
     Raises:
         ConfigError: this machine does not have `run.device`.
-        MissingData: no games, or none in `env.split` or a split of `eval.splits`.
+        MissingData: no data, or no task in `env.split` or a split of `eval.splits`.
         RunFolderError: `out` holds a run and `resume` is false, or another config's run.
         CheckpointError: a file of the checkpoint is missing or corrupt; names an earlier one that
             is intact.
@@ -331,24 +332,24 @@ def _started(
         raise RunFolderError(
             f"{folder.path} already holds a run. Choose another folder, or resume it (--resume)."
         )
-    games = open_games(config.env)
-    check_splits(config, games)
+    task_set = open_tasks(config.env)
+    check_splits(config, task_set)
     folder.path.mkdir(parents=True, exist_ok=True)
     if config.model.path is not None:
         model, tokenizer = load_policy(config.model.path)
     else:
         from trainer.warmstart import warm_policy
 
-        model, tokenizer, report = warm_policy(config, games, on_warmstart)
+        model, tokenizer, report = warm_policy(config, task_set, on_warmstart)
         write_json(folder.path / "warmstart.json", report)
     save_policy(folder.initial, model, tokenizer)
-    trainer = _trainer(config, folder, model, tokenizer, games)
+    trainer = _trainer(config, folder, model, tokenizer, task_set)
     _, info = trainer.envs[0].reset(options={"task_id": trainer.task_ids[0]})
     write_json(
         folder.info,
         run_info(
             resolve(config),
-            manifest_hash=games.manifest_hash,
+            manifest_hash=task_set.manifest_hash,
             prompt_hash=trainer.student.template.hash,
             provenance=info["provenance"],
         ),
@@ -366,19 +367,19 @@ def _resumed(config: Config, folder: RunFolder, resume_from: int | None) -> tupl
             "a run is resumed. Use its config, or start a new folder."
         )
     checkpoint = checkpoint_to_resume(folder, resume_from)
-    games = open_games(config.env)
-    check_splits(config, games)
+    task_set = open_tasks(config.env)
+    check_splits(config, task_set)
     model, tokenizer = load_policy(checkpoint.path)
-    trainer = _trainer(config, folder, model, tokenizer, games)
+    trainer = _trainer(config, folder, model, tokenizer, task_set)
     found = {
-        "manifest_hash": games.manifest_hash,
+        "manifest_hash": task_set.manifest_hash,
         "prompt_hash": trainer.student.template.hash,
     }
     for key, value in found.items():
         if info.get(key) != value:
             raise RunFolderError(
-                f"{folder.info} has {key} {info.get(key)!r}, found {value!r} in {games.source}. "
-                "Resume with the games and the version that the run began with."
+                f"{folder.info} has {key} {info.get(key)!r}, found {value!r} in {task_set.source}. "
+                "Resume with the data and the version that the run began with."
             )
     trainer.restore(checkpoint)
     if resume_from is not None:
@@ -387,10 +388,12 @@ def _resumed(config: Config, folder: RunFolder, resume_from: int | None) -> tupl
     return trainer, checkpoint.iteration
 
 
-def _trainer(config: Config, folder: RunFolder, model: Any, tokenizer: Any, games: Any) -> Trainer:
+def _trainer(
+    config: Config, folder: RunFolder, model: Any, tokenizer: Any, task_set: TaskSet
+) -> Trainer:
     reference = None
     if config.objective.kl_coef > 0:
         reference = load_policy(folder.initial, dtype=dtype_of(config))[0].to(config.run.device)
         reference.requires_grad_(False)
     model = model.to(config.run.device)
-    return Trainer(config, folder, model, tokenizer, games=games, reference=reference)
+    return Trainer(config, folder, model, tokenizer, task_set=task_set, reference=reference)

@@ -25,13 +25,11 @@ import agent_envs
 from agent_envs import Snapshot
 from agent_envs.prompting import History, PromptTemplate, PromptView
 from trainer import rng, tokens
-from trainer.data import Turn
+from trainer.data import CONTEXT_OVERFLOW, WRAPPER_LIMIT, Turn
 from trainer.generation.base import Generation, GenerationRequest, Sampler
 from trainer.tokens import ReplyTarget
 
-__all__ = ["CONTEXT_OVERFLOW", "Episode", "PlaySettings", "Student", "Trajectory", "play"]
-
-CONTEXT_OVERFLOW = "context_overflow"
+__all__ = ["Episode", "PlaySettings", "Student", "Trajectory", "play"]
 
 TextEnvironment = gymnasium.Env[str, str]
 
@@ -252,7 +250,7 @@ def _step(
     observation, reward, terminated, truncated, info = run.env.step(parsed.command)
     done = terminated or truncated
     # `terminated` alone would count a lost end as a win, and `truncated` may come with a win.
-    stop_reason = (info["stop_reason"] or "wrapper_limit") if done else None
+    stop_reason = (info["stop_reason"] or WRAPPER_LIMIT) if done else None
     run.turns.append(
         Turn(
             uid=run.episode.uid,

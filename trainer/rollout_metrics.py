@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from trainer.data import Turn
+from trainer.data import CONTEXT_OVERFLOW, Turn
 from trainer.metrics import mean_or_none
 from trainer.optim import StepResult
-from trainer.rollout import CONTEXT_OVERFLOW, Trajectory
+from trainer.rollout import Trajectory
 
 __all__ = ["rollout_metrics", "step_metrics"]
 
@@ -20,10 +20,11 @@ __all__ = ["rollout_metrics", "step_metrics"]
 def rollout_metrics(trajectories: Sequence[Trajectory], turns: Sequence[Turn]) -> dict[str, Any]:
     """What the rollouts were like.
 
-    - success_rate, episode_steps: over trajectories.
+    - success_rate, score_mean, episode_steps: over trajectories; the score is the task's own.
     - command_valid_share: the env accepted the command; invalid_action_rate is the rest.
     - format_valid_share: the reply had the required form; invalid_format_rate is the rest.
-    - frac_degenerate_groups: groups of equal outcomes; mixed_group_share is the rest.
+    - frac_degenerate_groups: groups of equal outcomes, success or not; mixed_group_share is the
+      rest.
     - entropy: mean of -log pi over sampled tokens, an unbiased estimate in nats per token.
     """
     outcomes: dict[str, set[bool]] = {}
@@ -35,6 +36,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory], turns: Sequence[Turn]) -
     logprobs = [value for turn in turns for value in turn.logprobs]
     return {
         "success_rate": mean_or_none(float(t.success) for t in trajectories),
+        "score_mean": mean_or_none(t.score for t in trajectories),
         "episode_steps": mean_or_none(len(t.turns) for t in trajectories),
         "command_valid_share": valid,
         "invalid_action_rate": None if valid is None else 1 - valid,

@@ -22,9 +22,10 @@ from typing import Any
 import torch
 
 from agent_envs.errors import SeroError
-from agent_envs.prompting import get_template
+from agent_envs.prompting import PromptTemplate, get_template
 from trainer.checkpoint import latest_checkpoint, load_checkpoint
 from trainer.config import Config, ConfigError, from_dict
+from trainer.environments import environment_of
 from trainer.models.tiny import load_policy
 from trainer.rollout import Student
 from trainer.tokens import stop_ids_of
@@ -35,6 +36,7 @@ __all__ = [
     "dtype_of",
     "load_trained",
     "make_student",
+    "template_of",
     "usable_device",
 ]
 
@@ -99,10 +101,19 @@ def dtype_of(config: Config) -> torch.dtype:
     return torch.bfloat16 if config.run.dtype == "bfloat16" else torch.float32
 
 
+def template_of(config: Config) -> PromptTemplate:
+    """The prompt template of a run, in the wording for its environment."""
+    return get_template(
+        config.prompt.template,
+        history_length=config.prompt.history_length,
+        pages=environment_of(config.env.id).pages,
+    )
+
+
 def make_student(config: Config, model: Any, tokenizer: Any) -> Student:
     """Prompt template, tokenizer and limits of a run."""
     return Student(
-        get_template(config.prompt.template, history_length=config.prompt.history_length),
+        template_of(config),
         tokenizer,
         stop_ids_of(tokenizer, model),
         config.prompt.max_prompt_tokens,

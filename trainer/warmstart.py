@@ -18,20 +18,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from agent_envs.alfworld.games import GameSet
-from agent_envs.prompting import History, PromptTemplate, PromptView, command_verb, get_template
-from oracles.alfworld_planner import ALFWorldPlanner
-from oracles.base import PlanStatus
+from agent_envs.prompting import History, PromptTemplate, PromptView, command_verb
+from oracles.base import Planner, PlanStatus
 from trainer import rng
 from trainer.config import Config, ConfigError, WarmstartConfig
 from trainer.data import Segment, make_segment
+from trainer.environments import TaskSet
 from trainer.metrics import mean_or_none
 from trainer.models.tiny import TinyConfig, build_model, train_tokenizer
 from trainer.objectives import aggregate
 from trainer.optim import gradient_norm, learning_rate
+from trainer.oracle_registry import make_planner
 from trainer.policy import collate, micro_batches, token_logprobs
 from trainer.rollout import Student
-from trainer.run_folder import make_student
+from trainer.run_folder import make_student, template_of
 from trainer.update import step_counts
 from trainer.worlds import make_env, split_tasks, tasks_at
 
@@ -70,23 +70,22 @@ class Demonstration:
 
 
 def warm_policy(
-    config: Config, games: GameSet, progress: Progress | None = None
+    config: Config, task_set: TaskSet, progress: Progress | None = None
 ) -> tuple[Any, Any, dict[str, Any]]:
     """A fresh tiny policy after its warm start: (model, tokenizer, report).
 
     The tokenizer is trained on the demonstrations' own texts. With `warmstart.demonstrations`
     0 the model stays as it was initialised.
     """
-    c, template = (
-        config.warmstart,
-        get_template(config.prompt.template, history_length=config.prompt.history_length),
-    )
-    task_ids = split_tasks(config.env, games, config.env.split)
-    env = make_env(config.env, games, config.env.split)
+    c, template = config.warmstart, template_of(config)
+    task_ids = split_tasks(config.env, task_set, config.env.split)
+    env = make_env(config.env, task_set, config.env.split)
+    planner = make_planner(None, config.env.id)
     count = max(c.demonstrations, config.model.tokenizer_games)
     tasks = tasks_at(task_ids, count, c.seed, 0)
     demonstrations = [
-        demonstrate(env, task, c, i, hidden=template.hidden) for i, task in enumerate(tasks)
+        demonstrate(env, task, c, i, hidden=template.hidden, planner=planner)
+        for i, task in enumerate(tasks)
     ]
     tokenizer = train_tokenizer(
         demonstration_texts(demonstrations, template), config.model.vocab_size
@@ -130,16 +129,21 @@ def demonstrate(
     index: int = 0,
     *,
     hidden: Collection[str] = (),
+    planner: Planner[Any] | None = None,
 ) -> Demonstration:
     """Plays one episode: the planner's next command, with some steps replaced.
 
     The draws come from the stream (config.seed, task, index, "warmstart"). Refused replacements are
     never of the `hidden` verbs, which the prompt does not list; random ones are never `help`, whose
-    long answer would only fill the window. An episode in which the planner has no way left, or not
-    within the remaining steps, ends there.
+    long answer would only fill the window. Where nothing can be listed, as on WebShop's first page,
+    no random command is drawn. An episode in which the planner (None: the environment's own) has
+    no way left, or not within the remaining steps, ends there.
     """
+    replaced = config.random_share + config.inadmissible_share
     draws = rng.stream(config.seed, task=task_id, rollout=index, purpose=rng.WARMSTART)
-    planner = ALFWorldPlanner()
+    if planner is None:
+        assert env.spec is not None, "made by gymnasium.make"
+        planner = make_planner(None, env.spec.id)
     observation, info = env.reset(options={"task_id": task_id})
     history = History()
     decisions: list[tuple[PromptView, str]] = []
@@ -151,19 +155,19 @@ def demonstrate(
         admissible: tuple[str, ...] = info["admissible_actions"]
         if not plan:
             unwrapped: Any = env.unwrapped
-            answer = planner.plan(unwrapped.privileged(), info["steps_left"])
+            answer = planner.plan(unwrapped.privileged(), info["steps_left"], None)
             if answer.status is not PlanStatus.FOUND:
                 break
             plan = list(answer.actions)
         listed = [command for command in admissible if command_verb(command) not in hidden]
         stale = [command for command in offered if command not in admissible]
         offered.update(dict.fromkeys(listed))
+        # `help` answers with a page of text that no policy needs to read.
+        choices = [command for command in admissible if command != "help"]
         kind = draws.random()
-        if kind < config.random_share:
-            # `help` answers with a page of text that no policy needs to read.
-            choices = [command for command in admissible if command != "help"]
+        if kind < config.random_share and choices:
             command = choices[int(draws.integers(len(choices)))]
-        elif kind < config.random_share + config.inadmissible_share and stale:
+        elif config.random_share <= kind < replaced and stale:
             # Offered earlier in the episode and no longer: the refusals a policy really earns.
             command = stale[int(draws.integers(len(stale)))]
         else:

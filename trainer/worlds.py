@@ -1,80 +1,61 @@
-"""Games, environments and task lists of a run."""
+"""Tasks and environments of a run, whatever environment its config names.
+
+What differs between environments is in `trainer.environments`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 
 import agent_envs  # noqa: F401  (registers the environment ids)
-from agent_envs.alfworld.games import GameSet, load_game_set
 from agent_envs.errors import MissingData
 from trainer import rng
-from trainer.config import Config, EnvConfig
+from trainer.environments import TaskSet, environment_of
 
-__all__ = ["check_splits", "make_env", "open_games", "split_tasks", "spread", "tasks_at"]
+if TYPE_CHECKING:
+    from trainer.config import Config, EnvConfig
+
+__all__ = ["check_splits", "make_env", "open_tasks", "split_tasks", "spread", "tasks_at"]
 
 
-def open_games(config: EnvConfig) -> GameSet:
-    """The games that `env.data` names: `generated`, a path, or null for what can be found.
+def open_tasks(config: EnvConfig) -> TaskSet:
+    """The tasks that `env.data` names: `generated`, a path, or null for what can be found.
 
     Raises:
         MissingData: the path does not exist.
     """
-    if config.data != "generated":
-        return load_game_set(config.data)
-    from agent_envs.alfworld.households.generator import generate_game_set
-    from agent_envs.alfworld.households.spec import PRESETS
-
-    generated = config.generated
-    spec: Any = PRESETS[generated.preset]
-    if generated.task_types:
-        spec = replace(spec, task_types=generated.task_types)
-    if generated.receptacles is not None:
-        spec = replace(spec, receptacles=generated.receptacles)
-    if generated.objects is not None:
-        spec = replace(spec, objects=generated.objects)
-    counts = {
-        "train": generated.train,
-        "valid_seen": generated.valid_seen,
-        "valid_unseen": generated.valid_unseen,
-    }
-    return generate_game_set(generated.seed, counts, spec)
+    return environment_of(config.id).open(config)
 
 
-def make_env(config: EnvConfig, games: GameSet, split: str) -> gymnasium.Env[str, str]:
-    """One environment over `games`, which all environments share."""
-    env: gymnasium.Env[str, str] = gymnasium.make(
-        config.id,
-        data=games,
-        split=split,
-        task_types=config.task_types or None,
-        max_steps=config.max_steps,
-    )
+def make_env(config: EnvConfig, task_set: TaskSet, split: str) -> gymnasium.Env[str, str]:
+    """One environment over `task_set`, which all environments share."""
+    options = environment_of(config.id).options(config, task_set, split)
+    env: gymnasium.Env[str, str] = gymnasium.make(config.id, max_steps=config.max_steps, **options)
     return env
 
 
-def split_tasks(config: EnvConfig, games: GameSet, split: str) -> tuple[str, ...]:
-    """All task ids of a split, sorted.
+def split_tasks(config: EnvConfig, task_set: TaskSet, split: str) -> Sequence[str]:
+    """All task ids of a split, in the order of the set.
 
     Raises:
         MissingData: there is none.
     """
-    ids = games.task_ids(split, config.task_types or None)
+    ids = task_set.task_ids(split, config.task_types or None)
     if not ids:
         raise MissingData(
-            f"The games from {games.source} have no task in split {split!r}"
+            f"The tasks from {task_set.source} have none in split {split!r}"
             + (f" of the types {', '.join(config.task_types)}" if config.task_types else "")
-            + f"; splits: {', '.join(games.splits) or 'none'}. Change env.data or the split."
+            + f"; splits: {', '.join(task_set.splits) or 'none'}. Change env.data or the split."
         )
-    return tuple(ids)
+    return ids
 
 
-def check_splits(config: Config, games: GameSet) -> None:
+def check_splits(config: Config, task_set: TaskSet) -> None:
     """Looks for tasks wherever a run is going to need them, before any work is done.
 
     Raises:
@@ -83,7 +64,7 @@ def check_splits(config: Config, games: GameSet) -> None:
     fields = [("env.split", config.env.split), *(("eval.splits", s) for s in config.eval.splits)]
     for field, split in fields:
         try:
-            split_tasks(config.env, games, split)
+            split_tasks(config.env, task_set, split)
         except MissingData as error:
             raise MissingData(f"{field} names {split!r}. {error}") from error
 

@@ -16,7 +16,7 @@ from trainer.models.tiny import TinyConfig, build_model, train_tokenizer
 from trainer.rollout import Episode, PlaySettings, Student, Trajectory, play
 from trainer.run_folder import make_student
 from trainer.warmstart import demonstrate, demonstration_texts
-from trainer.worlds import make_env, open_games, split_tasks
+from trainer.worlds import make_env, open_tasks, split_tasks
 
 BASE: dict[str, Any] = {
     "env.generated.train": 8,
@@ -53,7 +53,7 @@ def small_config(**overrides: Any) -> Config:
 
 @lru_cache(maxsize=4)
 def games() -> GameSet:
-    return open_games(small_config().env)
+    return open_tasks(small_config().env)
 
 
 @lru_cache(maxsize=1)

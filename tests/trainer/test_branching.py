@@ -10,8 +10,10 @@ import agent_envs
 from tests.trainer import small
 from trainer import branching, rng
 from trainer.branch_records import RootChoice, branch_metrics
-from trainer.branching import Brancher, grow, make_oracle, select_roots, step_rows
+from trainer.branching import Brancher, grow, select_roots, step_rows
 from trainer.config import ConfigError
+from trainer.environments import ALFWORLD
+from trainer.oracle_registry import make_oracle
 from trainer.rollout import Episode, PlaySettings, Trajectory, play
 from trainer.worlds import make_env, split_tasks
 
@@ -36,7 +38,7 @@ def _grow(brancher: Brancher, choice: RootChoice, trajectory: Trajectory) -> bra
 @pytest.mark.parametrize("name", ["best", "no_such_module:make", "json:make", ":make"])
 def test_an_oracle_that_is_not_there_is_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
-        make_oracle(name, 1.0)
+        make_oracle(name, 1.0, ALFWORLD)
 
 
 def test_roots_come_from_failed_rollouts_and_from_their_own_stream() -> None:

@@ -138,13 +138,13 @@ from trainer.evaluate import evaluate
 from trainer.generation.hf import HFSampler
 from trainer.models.tiny import load_policy
 from trainer.run_folder import make_student
-from trainer.worlds import make_env, open_games, split_tasks
+from trainer.worlds import make_env, open_tasks, split_tasks
 import json
 
 config = load_config(json.loads(sys.argv[1]))
 model, tokenizer = load_policy(sys.argv[2])
 student = make_student(config, model, tokenizer)
-games = open_games(config.env)
+games = open_tasks(config.env)
 tasks = split_tasks(config.env, games, "valid_seen")[:3]
 envs = [make_env(config.env, games, "valid_seen") for _ in range(2)]
 result = evaluate(tasks, envs, student, HFSampler(model, student.stop_ids),

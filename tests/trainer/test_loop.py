@@ -85,7 +85,7 @@ def test_the_acting_bfloat16_policy_is_the_one_that_would_be_loaded(tmp_path: Pa
     """Also far behind the start of a prompt: rotary frequencies are not rounded."""
     config = run_config(tmp_path, run__dtype="bfloat16", optim__old_logprobs="recompute")
     model, tokenizer = load_policy(tmp_path / "policy")
-    trainer = Trainer(config, RunFolder(tmp_path / "run"), model, tokenizer, games=small.games())
+    trainer = Trainer(config, RunFolder(tmp_path / "run"), model, tokenizer, task_set=small.games())
     loaded, _ = load_policy(tmp_path / "policy", dtype=torch.bfloat16)
     ids = torch.arange(600)[None] % 300
     with torch.no_grad():

@@ -88,9 +88,9 @@ def _replaced(problem: str, game: Any, o: int, source: int, target: int) -> str 
 @lru_cache(maxsize=1)
 def _pairs() -> tuple[_Pair, ...]:
     config = _config()
-    from trainer.worlds import open_games
+    from trainer.worlds import open_tasks
 
-    games = open_games(config.env)
+    games = open_tasks(config.env)
     pairs = []
     for task_id in split_tasks(config.env, games, "train"):
         payload = games.payload(task_id)

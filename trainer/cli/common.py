@@ -42,6 +42,18 @@ def emit(figures: Mapping[str, object], as_json: bool) -> None:
         print(json.dumps(figures, ensure_ascii=True, allow_nan=False), flush=True)
 
 
+def mean_score(result: Mapping[str, Any]) -> str:
+    """The mean task score of an evaluation, where it says more than the share of successes.
+
+    >>> mean_score({"score": 0.61, "success": 0.25})
+    ', mean score 0.610'
+    >>> mean_score({"score": 0.25, "success": 0.25})
+    ''
+    """
+    score = result.get("score")
+    return "" if score in (None, result["success"]) else f", mean score {score:.3f}"
+
+
 def printable(text: str) -> str:
     """`text` with every control character but newline and tab made visible.
 

@@ -183,9 +183,9 @@ def show_branch(env_config: Any, console: Console) -> None:
     import agent_envs
     from oracles import branch
     from oracles.alfworld_planner import ALFWorldPlanner
-    from trainer.worlds import make_env, open_games
+    from trainer.worlds import make_env, open_tasks
 
-    env = make_env(env_config, open_games(env_config), env_config.split)
+    env = make_env(env_config, open_tasks(env_config), env_config.split)
     observation, info = env.reset(seed=0)
 
     def say(text: str, style: str = "") -> None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import tyro
 
 from agent_envs.errors import SeroError
-from trainer.cli.common import emit, unset
+from trainer.cli.common import emit, mean_score, unset
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Args:
     """0: greedy (default: the config's)."""
     batch_size: Annotated[int | None, unset("INT")] = None
     """Episodes at a time; changes no outcome (default: the config's)."""
-    data: Annotated[str | None, unset("GAMES")] = None
-    """Other games than those of the run."""
+    data: Annotated[str | None, unset("DATA")] = None
+    """Other games, or another shop, than those of the run."""
     device: Annotated[str | None, unset("DEVICE")] = None
     """Where to run (default: the config's run.device)."""
     against: Annotated[Path | None, unset("FILE")] = None
@@ -82,10 +82,10 @@ def run(args: Args) -> int:
         low, high = result["interval_95"]
         print(
             f"{split}: {result['wins']} of {result['n']} tasks, {result['success']:.1%} "
-            f"(95 % interval {low:.1%} to {high:.1%})"
+            f"(95 % interval {low:.1%} to {high:.1%}){mean_score(result)}"
         )
         for kind, group in result["by_task_type"].items():
-            print(f"  {kind}: {group['wins']} of {group['n']}")
+            print(f"  {kind}: {group['wins']} of {group['n']}{mean_score(group)}")
         if earlier is not None and earlier["split"] == split:
             if not args.force:
                 check_comparable(earlier, result)
@@ -120,6 +120,7 @@ _FIGURES = (
     "success",
     "interval_95",
     "macro_success",
+    "score",
     "mean_steps",
     "admissible_share",
     "invalid_format_share",

@@ -9,6 +9,7 @@ FILE`, which also serves to reproduce an episode.
 from __future__ import annotations
 
 import difflib
+import inspect
 import io
 import sys
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,7 @@ from typing import Annotated, Any
 
 import gymnasium
 import tyro
+from gymnasium.envs.registration import load_env_creator
 from rich.console import Console
 
 import agent_envs  # noqa: F401  (registers the environment ids)
@@ -33,14 +35,21 @@ class Args:
     """Options of `sero play`."""
 
     env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = "alfworld"
-    """Environment: `alfworld`, or any registered id."""
+    """Environment: `alfworld`, `webshop`, or any registered id."""
     oracle: bool = False
     """Show the oracle's next action at every step."""
-    data: Annotated[str | None, unset("GAMES")] = None
-    """An ALFWorld tree, a folder, an archive, one game file, or generated:small?seed=1
-    (default: $SERO_ALFWORLD_DATA, $ALFWORLD_DATA, else generated households)."""
+    data: Annotated[str | None, unset("DATA")] = None
+    """ALFWorld: a tree, a folder, an archive, one game file; WebShop: a folder of its files or an
+    imported one; both: generated:small?seed=1 (default: $SERO_ALFWORLD_DATA, $ALFWORLD_DATA or
+    $SERO_WEBSHOP_DATA, else generated ones)."""
     split: Annotated[str | None, unset("SPLIT")] = None
-    """train, valid_seen or valid_unseen (default: train, or the split of --task-id)."""
+    """train, valid_seen or valid_unseen; WebShop: train, val or test (default: train, or the split
+    of --task-id)."""
+    goal_source: Annotated[str | None, unset("NAME")] = None
+    """Who wrote the tasks. ALFWorld: template or human; WebShop: synthetic or human (default: the
+    environment's)."""
+    observation_mode: Annotated[str | None, unset("MODE")] = None
+    """WebShop: text, text_rich, html or url (default: text)."""
     task_id: Annotated[str | None, unset("ID")] = None
     """Play this task (default: the first of the schedule of --seed)."""
     seed: int = 0
@@ -60,13 +69,8 @@ def run(args: Args) -> int:
     env_id = find_env(args.env)
     if args.seed < 0:
         raise SeroError(f"--seed {args.seed}: expected a whole number from 0 up.")
-    options: dict[str, Any] = {
-        "data": args.data,
-        "split": args.split if args.split or args.task_id else "train",
-        **({} if args.max_steps is None else {"max_steps": args.max_steps}),
-    }
     _accept_any_character()
-    env = gymnasium.make(env_id, **options)
+    env = gymnasium.make(env_id, **_options(args, env_id))
     session = Session(env, Console(highlight=False, emoji=False, markup=False), args.oracle)
     try:
         with _lines(args, session) as lines:
@@ -80,7 +84,7 @@ def run(args: Args) -> int:
 
 
 def find_env(name: str) -> str:
-    """The registered id that `name` stands for: itself, or `alfworld` for SeroALFWorld-v0.
+    """The registered id that `name` stands for: itself, or say `alfworld` for SeroALFWorld-v0.
 
     Raises:
         SeroError: there is none; suggests the nearest.
@@ -97,6 +101,24 @@ def find_env(name: str) -> str:
     raise SeroError(
         f"there is no environment {name!r} to play. {hint}Known: {', '.join([*short, *ids])}."
     )
+
+
+def _options(args: Args, env_id: str) -> dict[str, Any]:
+    """Arguments of the environment: what was given, and the split to play.
+
+    Raises:
+        SeroError: one was given that this environment does not have.
+    """
+    entry: Any = gymnasium.registry[env_id].entry_point
+    create = load_env_creator(entry) if isinstance(entry, str) else entry
+    known = inspect.signature(create).parameters
+    names = ("data", "split", "goal_source", "observation_mode", "max_steps")
+    options = {name: value for name in names if (value := getattr(args, name)) is not None}
+    for name in options.keys() - known.keys():
+        raise SeroError(f"--{name.replace('_', '-')}: {env_id} has no such option.")
+    if "split" in known:
+        options.setdefault("split", None if args.task_id else "train")
+    return options
 
 
 @contextmanager

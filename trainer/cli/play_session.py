@@ -8,7 +8,7 @@ observations, `info` and the person's own commands do not say.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,10 @@ from rich.text import Text
 
 import agent_envs
 from agent_envs.errors import SeroError
-from oracles.alfworld_planner import ALFWorldPlanner
-from oracles.base import Plan, PlanStatus
+from oracles.base import Plan, Planner, PlanStatus
 from trainer.cli.common import printable
+from trainer.data import CUT_OFF
+from trainer.oracle_registry import make_planner
 
 PLAN_SECONDS = 5.0
 
@@ -54,13 +55,20 @@ class Session:
     Args:
         env: an environment of ours, as `gymnasium.make` returns it.
         console: where to print; markup has to be off.
-        oracle: show the oracle's next action at every step.
+        oracle: show the next action of the environment's planner at every step.
+
+    Raises:
+        ConfigError: an oracle is asked for and the environment has none.
     """
 
     def __init__(self, env: gymnasium.Env[str, str], console: Console, oracle: bool) -> None:
         self.env = env
         self.console = console
         self.oracle = oracle
+        self.planner: Planner[Any] | None = None
+        if oracle:
+            env_id = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+            self.planner = make_planner(PLAN_SECONDS, env_id)
         self.info: dict[str, Any] = {}
         self.steps = 0
         self.over = False
@@ -128,8 +136,11 @@ class Session:
 
     def candidates(self) -> tuple[str, ...]:
         """What a line can be completed to."""
-        actions = () if self.over else tuple(self.info.get("admissible_actions", ()))
-        return (*actions, *SPECIALS)
+        if self.over:
+            return tuple(SPECIALS)
+        # Of a form such as `search[<query>]`, what stands before the part to fill in.
+        forms = [form.partition("<")[0] for form in self.info.get("action_templates", ())]
+        return (*self.info.get("admissible_actions", ()), *filter(None, forms), *SPECIALS)
 
     def _special(self, command: str) -> None:
         word, _, rest = command.partition(" ")
@@ -173,11 +184,10 @@ class Session:
             "bold",
         )
         if self.over:
-            won = self.info["success"]
             steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
             self.say(
-                f"{'You won' if won else 'Out of steps'} after {steps}. {AT_THE_END}",
-                "bold green" if won else "bold red",
+                f"{_outcome(self.info)} after {steps}. {AT_THE_END}",
+                "bold green" if self.info["success"] else "bold red",
             )
         else:
             self.show_actions()
@@ -221,12 +231,16 @@ class Session:
     def ask(self) -> Plan:
         """The planner's plan for the present state."""
         base: Any = self.env.unwrapped
+        if self.planner is None:
+            return Plan(PlanStatus.UNSUPPORTED, (), "no oracle was asked for")
         if self.over and not self.info["success"]:
-            return Plan(PlanStatus.OVER_BUDGET, (), "no steps are left")
+            out = self.info["stop_reason"] in CUT_OFF
+            why = "no steps are left" if out else "the episode is over"
+            return Plan(PlanStatus.OVER_BUDGET, (), why)
         try:
             view = base.privileged()
             left = agent_envs.remaining_steps(self.env)
-            return ALFWorldPlanner().plan(view, left, PLAN_SECONDS)
+            return self.planner.plan(view, left, PLAN_SECONDS)
         except SeroError as error:
             return Plan(PlanStatus.UNSUPPORTED, (), str(error))
 
@@ -253,6 +267,19 @@ def _whole(text: str) -> int:
     """The number that `text` is, 0 if it is none; a very large one counts as a large one."""
     digits = text.lstrip("0")
     return 0 if not digits.isdecimal() else int(digits) if len(digits) < 10 else 10**9
+
+
+def _outcome(info: Mapping[str, Any]) -> str:
+    """How an episode ended, in words.
+
+    >>> _outcome({"success": False, "stop_reason": "purchase", "score": 0.6667})
+    'Ended by purchase, score 0.67,'
+    """
+    if info["success"]:
+        return "You won"
+    if info["stop_reason"] in CUT_OFF:
+        return "Out of steps"
+    return f"Ended by {info['stop_reason']}, score {info['score']:.2f},"
 
 
 def _refused(command: str, offered: tuple[str, ...]) -> str:

@@ -16,7 +16,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from trainer.cli.common import emit, unset
+from trainer.cli.common import emit, mean_score, unset
+
+_FIGURES = ("n", "wins", "success", "interval_95", "score")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,8 @@ def run(parsed: tuple[Args, list[str]]) -> int:
         )
     figures: dict[str, Any] = {"run": str(out), "iterations": result.iterations}
     for split, evaluation in result.evaluations.items():
-        print(f"{split}: {evaluation['wins']} of {evaluation['n']} tasks")
-        figures[split] = {key: evaluation[key] for key in ("n", "wins", "success", "interval_95")}
+        print(f"{split}: {evaluation['wins']} of {evaluation['n']} tasks{mean_score(evaluation)}")
+        figures[split] = {key: evaluation[key] for key in _FIGURES}
     name = {"none": "GRPO", "sero": "GRPO with SERO", "format_only": "the format-only control"}
     lead = f"{result.iterations} iterations of {name[config.auxiliary.name]} from {args.config}."
     report = read_run(out, title=out.name, lead=lead)
