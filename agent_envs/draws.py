@@ -67,3 +67,12 @@ class Draws:
             j = self.below(i + 1)
             out[i], out[j] = out[j], out[i]
         return out
+
+    def some(self, items: Sequence[T], number: int) -> list[T]:
+        """So many of the items (or all), every choice and order equally likely."""
+        out = list(items)
+        number = min(number, len(out))
+        for i in range(number):
+            j = i + int(self.unit() * (len(out) - i))
+            out[i], out[j] = out[j], out[i]
+        return out[:number]

@@ -1,0 +1,1 @@
+"""Generated shops: products, attributes and instructions from a seed, in the original's form."""
