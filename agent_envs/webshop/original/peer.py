@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from agent_envs.errors import DataError, MissingData, MissingExtra, WorkerError
+from agent_envs.webshop.catalogue import RawFiles
 from agent_envs.webshop.original.peer_process import Setup, serve
 
 EXTRA = "webshop-reference"
@@ -51,14 +52,6 @@ class Reply(NamedTuple):
     """CPU seconds of the original's `step` (or `reset`) alone."""
     list_s: float
     """CPU seconds of listing the actions of the page that it led to."""
-
-
-class RawFiles(NamedTuple):
-    """A catalogue in the original's raw form."""
-
-    products: Path
-    attributes: Path
-    human: Path | None = None
 
 
 class OriginalShop:
@@ -91,10 +84,10 @@ class OriginalShop:
         folder = check_checkout(checkout)
         check_packages()
         for path in files:
-            if path is not None and not path.is_file():
+            if not path.is_file():
                 raise MissingData(f"There is no file {path} for the original WebShop to load.")
         self._no_humans = TemporaryDirectory()
-        human = files.human
+        human = files.humans
         if human is None:  # the original opens the file whether or not it uses it
             human = Path(self._no_humans.name) / "human.json"
             human.write_text(json.dumps({}), encoding="utf-8")

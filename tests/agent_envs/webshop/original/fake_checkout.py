@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from agent_envs.webshop.original.peer import RawFiles
+from agent_envs.webshop.catalogue import RawFiles
 
 PRODUCTS = [
     {

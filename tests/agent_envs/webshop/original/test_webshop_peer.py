@@ -13,13 +13,15 @@ import random
 import statistics
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent_envs.errors import DataError, MissingData, MissingExtra, WorkerError
+from agent_envs.webshop.catalogue import RawFiles
 from agent_envs.webshop.original import peer as peer_module
-from agent_envs.webshop.original.peer import OriginalShop, RawFiles
+from agent_envs.webshop.original.peer import OriginalShop
 from agent_envs.webshop.original.stand_in import StandInIndex
 from tests.agent_envs.webshop.original import fake_checkout
 from tests.support import unavailable
@@ -120,7 +122,7 @@ def test_a_folder_that_is_no_checkout(tmp_path: Path, checkout: Path, files: Raw
 
 def test_files_that_are_missing_or_broken(checkout: Path, files: RawFiles) -> None:
     with pytest.raises(MissingData, match=r"no file .*human"):
-        OriginalShop(checkout, files._replace(human=Path("human.json")), nouns=NOUNS)
+        OriginalShop(checkout, replace(files, humans=Path("human.json")), nouns=NOUNS)
     files.attributes.write_text("{", encoding="utf-8")
     with pytest.raises(DataError, match=r"raised JSONDecodeError.*loading"):
         OriginalShop(checkout, files, nouns=NOUNS)
