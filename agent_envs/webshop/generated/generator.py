@@ -15,6 +15,7 @@ from typing import Any
 from agent_envs.webshop.generated import market, plain
 from agent_envs.webshop.generated.product import VERSION
 from agent_envs.webshop.generated.raw import RawProduct
+from agent_envs.webshop.generated.source import read_source
 from agent_envs.webshop.generated.spec import ShopSpec
 
 GENERATOR_VERSIONS = {"market": VERSION, "plain": plain.VERSION}
@@ -36,18 +37,20 @@ def generate(spec: ShopSpec) -> Iterator[RawProduct]:
         yield make_product(spec, index)
 
 
-def generated_files(spec: ShopSpec) -> Files:
+def generated_files(shop: ShopSpec | str) -> Files:
     """What the original's three files would hold.
 
-    >>> from agent_envs.webshop.generated.spec import SMALL
-    >>> products, attributes, human = generated_files(SMALL)
+    >>> products, attributes, human = generated_files("generated:small")
     >>> len(products), set(attributes) == {product["asin"] for product in products}
     (128, True)
+
+    Raises:
+        InvalidSpec: a text that is not understood.
     """
     products: list[dict[str, Any]] = []
     attributes: dict[str, dict[str, Any]] = {}
     human: dict[str, list[dict[str, Any]]] = {}
-    for made in generate(spec):
+    for made in generate(read_source(shop) if isinstance(shop, str) else shop):
         products.append(made.product)
         attributes[made.asin] = made.attributes
         if made.human:

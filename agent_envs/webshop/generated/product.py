@@ -15,7 +15,7 @@ from agent_envs.webshop.generated.words import Line, Words, lines, read, words
 VERSION = 1
 """Raised whenever the same seed gives another market shop."""
 BRANDS = 3000
-MOST_COMBINATIONS = 400
+MOST_COMBINATIONS = 560
 """Largest number of option combinations of a product, each of which is a goal."""
 FIRST = 3
 """The first products always have instructions, so that even tiny shops have goals."""
@@ -31,12 +31,16 @@ INSTRUCTED = {
 MEAN_INSTRUCTED = 0.415
 _ATTRIBUTES_TOLD = {2: 120, 3: 90, 4: 88, 5: 48, 6: 27, 7: 18, 8: 10, 9: 6, 10: 5, 11: 3}
 _ATTRIBUTES_SILENT = {0: 185, 1: 191, 2: 69, 3: 44, 4: 42, 5: 22, 6: 12, 7: 9, 8: 6, 10: 5}
+_OPTIONS = {"beauty": 0.34, "electronics": 0.22, "garden": 0.49, "fashion": 0.8, "grocery": 0.25}
+"""Share of products with options."""
+_FURTHER = {"beauty": 0.2, "electronics": 0.22, "garden": 0.4, "fashion": 0.8, "grocery": 0.28}
+"""Share of these that also have the commonest of the other groups."""
 _NO_PRICE = 0.089
 _RANGE = 0.093
-_VALUES = {2: 34, 3: 19, 4: 13, 5: 9, 6: 7, 7: 4, 8: 4, 10: 4, 14: 3, 20: 2, 31: 1, 44: 1}
-_CLOTHES_VALUES = {2: 20, 3: 16, 4: 14, 5: 12, 6: 10, 7: 7, 8: 6, 10: 5, 14: 5, 20: 3, 31: 1, 45: 1}
+_VALUES = {2: 32, 3: 18, 4: 13, 5: 9, 6: 7, 7: 4, 8: 4, 10: 4, 14: 4, 20: 3, 31: 2, 44: 2}
+_CLOTHES_VALUES = {2: 12, 3: 11, 4: 11, 5: 11, 6: 10, 7: 8, 8: 8, 10: 9, 14: 9, 20: 8, 31: 4, 45: 3}
 _RUN = {2: 34, 3: 25, 4: 14, 5: 11, 6: 7, 8: 6, 10: 3}
-_CLOTHES_RUN = {3: 10, 4: 19, 5: 33, 6: 20, 7: 10, 8: 8}
+_CLOTHES_RUN = {3: 8, 4: 14, 5: 28, 6: 22, 7: 12, 8: 10, 10: 6}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,8 +145,8 @@ def _attributes(
 
 
 def _wanted(attributes: Sequence[str], features: Sequence[str], draws: Draws) -> tuple[str, ...]:
-    """Two or three of the attributes, features first."""
-    number = 2 + draws.chance(0.45)
+    """Two to four of the attributes, features first."""
+    number = draws.from_counts({2: 45, 3: 36, 4: 19})
     order = sorted(draws.shuffled(attributes), key=lambda name: name not in features)
     return tuple(order[:number])
 
@@ -152,15 +156,17 @@ def _options(line: Line, groups: int, draws: Draws) -> tuple[tuple[str, tuple[st
     vocabulary, room = words(), MOST_COMBINATIONS
     out: list[tuple[str, tuple[str, ...]]] = []
     clothes = line.category == "fashion"
-    for group, name, share in line.options:
-        there = draws.chance(share)
+    some, most = draws.chance(_OPTIONS[line.category]), max(share for *_, share in line.options)
+    first = draws.weighted(range(len(line.options)), [share for *_, share in line.options])
+    for place, (group, name, share) in enumerate(line.options):
+        there = draws.chance(_FURTHER[line.category] * share / most) or place == first
         if name in vocabulary.ordered:
             values, counts = vocabulary.ordered[name], _CLOTHES_RUN if clothes else _RUN
         else:
             values = vocabulary.unordered[name]
             counts = _CLOTHES_VALUES if clothes else _VALUES
         number = min(draws.from_counts(counts), len(values), room)
-        if not there or number < 2 or len(out) == groups:
+        if not (some and there) or number < 2 or len(out) == groups:
             continue
         if name in vocabulary.ordered:
             start = draws.below(len(values) - number + 1)
@@ -174,8 +180,8 @@ def _options(line: Line, groups: int, draws: Draws) -> tuple[tuple[str, tuple[st
 
 def _prices(line: Line, draws: Draws) -> tuple[float, ...]:
     median, spread = line.price
-    normal = sum(draws.unit() for _ in range(6)) - 3.0  # standard deviation 0.707
-    price = median * math.exp(spread * 1.414 * normal)
+    normal = sum(draws.unit() for _ in range(6)) - 3.0  # standard deviation 1 / sqrt(2)
+    price = median * math.exp(spread * 1.8 * normal)
     low = _ending(max(price, 1.5), draws)
     if draws.chance(_NO_PRICE):
         return ()

@@ -9,9 +9,9 @@ from agent_envs.webshop.generated.product import Facts
 from agent_envs.webshop.generated.words import title, words
 
 # Lengths in characters at the quantiles 0, 5, 25, 50, 75, 95 and 100 % of the public set.
-_TITLE = (22, 40, 71, 117, 161, 196, 222)
+_TITLE = (20, 38, 68, 113, 158, 193, 220)
 _DESCRIPTION = (30, 90, 320, 640, 1010, 1730, 2100)
-_BULLET = (8, 16, 58, 128, 225, 400, 560)
+_BULLET = (8, 16, 62, 142, 255, 450, 620)
 _AT = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _NO_DESCRIPTION = 0.301
 _BULLETS = {1: 70, 2: 20, 3: 55, 4: 130, 5: 545, 6: 90, 7: 50, 8: 40}
@@ -102,7 +102,8 @@ class Writer:
         number = draws.from_counts(_BULLETS)
         if facts.wanted:
             number = max(number, len(facts.wanted))
-        rest = [name for name in facts.features if name not in facts.wanted]
+        told = [name for name in facts.attributes if name not in facts.wanted]
+        rest = told + [name for name in facts.features if name not in facts.attributes]
         topics = [("attribute", name) for name in facts.wanted]
         others = [*(("attribute", name) for name in rest[:3]), ("use", ""), ("material", "")]
         others += [("fact", "")] * max(2, number - len(topics) - len(others) + 1)
