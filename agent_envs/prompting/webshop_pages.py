@@ -88,7 +88,7 @@ def _results(
 
 
 def _item(rest: str, links: dict[str, str], title_length: int, text_length: int) -> ShortPage:
-    lines: list[str] = []
+    lines: list[list[str]] = []
     used = set()
     texts = [text for text in rest.split(SEPARATOR) if text.strip()]
     if texts == ["Search"]:  # the first page's button, which is no link
@@ -100,12 +100,13 @@ def _item(rest: str, links: dict[str, str], title_length: int, text_length: int)
             continue
         if command is not None and lines:
             used.add(command)
-            lines[-1] += f" {command}"
+            if command not in lines[-1]:  # shops list some values twice
+                lines[-1].append(command)
         elif is_item and text.startswith(_PRICE) and lines:
-            lines[-1] += f" {text.removeprefix(_PRICE)}"
+            lines[-1].append(text.removeprefix(_PRICE))
         else:
-            lines.append(cut(text, title_length if is_item else text_length))
-    return ShortPage("\n".join(lines), frozenset(used))
+            lines.append([cut(text, title_length if is_item else text_length)])
+    return ShortPage("\n".join(" ".join(line) for line in lines), frozenset(used))
 
 
 def cut(text: str, length: int) -> str:

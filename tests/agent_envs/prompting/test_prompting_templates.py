@@ -151,6 +151,18 @@ def test_hash_covers_text_version_and_options(name, monkeypatch):
     assert plain not in others
 
 
+def test_published_figures_keep_their_prompts():
+    """Results that were recorded name these hashes, so the wording may not move under them."""
+    assert {name: get_template(name).hash[:16] for name in ("field", "compact")} == {
+        "field": "19ebe8f6f9990dff",
+        "compact": "2905a44553272fa6",
+    }
+    view = PromptView(GOAL, "", ("go to safe 1",), (("", "look"),), 1)
+    assert CompactTemplate().render(view) == (
+        "task: put two cd in safe.\n\n> look\n\ncan:\ngo to safe 1\n"
+    )
+
+
 def test_the_two_templates_have_different_hashes():
     assert get_template("field").hash != get_template("compact").hash
 
