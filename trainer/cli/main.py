@@ -34,6 +34,7 @@ class Command:
 COMMANDS: dict[str, Command] = {
     "demo": Command("demo", "branch an oracle, train a tiny policy, write a report"),
     "play": Command("play", "play an environment in the terminal"),
+    "site": Command("site", "serve the shop as a web site"),
     "train": Command("train", "train from a config file"),
     "eval": Command("eval", "evaluate a trained run"),
     "verify alfworld": Command("verify_alfworld", "replay transcripts of the original engine"),
