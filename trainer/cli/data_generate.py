@@ -1,5 +1,7 @@
 """Write generated households as game files, in ALFWorld's own folder tree.
 
+(`sero data generate webshop` writes a generated shop; see its own `--help`.)
+
 The same options write the same bytes anywhere. The original engine loads the files too. To play
 them: `--data OUT`, or set SERO_ALFWORLD_DATA to OUT. An interrupted command is repeated as it was:
 games that are there stay, the others are written; `--n` may be larger the second time.
@@ -15,9 +17,10 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from agent_envs.errors import SeroError
+from trainer.cli import data_generate_webshop
 from trainer.cli.common import emit, unset
 
-ENVIRONMENTS = ("alfworld",)
+ENVIRONMENTS = ("alfworld", "webshop")
 DEFAULTS = {"train": 100, "valid_seen": 25, "valid_unseen": 25}
 HELD_OUT = 0.1
 """Share of `--n` games that go to either of the two validation splits."""
@@ -55,31 +58,38 @@ class Args:
     """Print what was written as one JSON object on the last line."""
 
 
-def parse(words: Sequence[str]) -> Args:
-    """Read the command's words: `alfworld --out DIR`, or just `DIR`."""
+def parse(words: Sequence[str]) -> Args | data_generate_webshop.Args:
+    """Read the command's words: `alfworld --out DIR`, `webshop --out DIR`, or just `DIR`."""
     from types import SimpleNamespace
 
     from trainer.cli.common import parse_args
 
-    rest = list(words)
+    rest, environment = list(words), ENVIRONMENTS[0]
     if rest and not rest[0].startswith("-"):
         has_out = any(word.split("=")[0] == "--out" for word in rest)
         if rest[0] in ENVIRONMENTS:
-            del rest[0]
+            environment = rest.pop(0)
         elif has_out:
             raise SeroError(
                 f"nothing is generated for {rest[0]!r}; choose from {', '.join(ENVIRONMENTS)}."
             )
         if rest and not rest[0].startswith("-") and not has_out:
             rest.insert(0, "--out")
-    module = SimpleNamespace(Args=Args, __doc__=__doc__)
-    args = parse_args(module, "sero data generate alfworld", rest)
-    assert isinstance(args, Args)
+    module: Any = SimpleNamespace(Args=Args, __doc__=__doc__)
+    if environment == "webshop":
+        module = data_generate_webshop
+    args = parse_args(module, f"sero data generate {environment}", rest)
+    assert isinstance(args, Args | data_generate_webshop.Args)
     return args
 
 
-def run(args: Args) -> int:
-    """Write the tree, read it back; 0 if every game is there and playable."""
+def run(args: Args | data_generate_webshop.Args) -> int:
+    """Write the files; 0 if they are all there and playable."""
+    return _run_alfworld(args) if isinstance(args, Args) else data_generate_webshop.run(args)
+
+
+def _run_alfworld(args: Args) -> int:
+    """Write the tree and read it back."""
     from agent_envs.alfworld.games import GameSet
     from agent_envs.alfworld.households.generator import task_id, write_tree
     from trainer.cli.progress import bars

@@ -93,7 +93,7 @@ def test_generate_turns_the_knobs(sero: Sero, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["webshop", "--out", "x"], "webshop"),
+        (["chess", "--out", "x"], "chess"),
         (["alfworld", "--out", "x", "--n", "5", "--train", "5"], "--train"),
         (["alfworld", "--out", "x", "--n", "0"], "--n"),
         (["alfworld", "--out", "x", "--depth", "2"], "depth"),
