@@ -75,6 +75,8 @@ __all__ = [
 _ENVS = {
     "SeroALFWorld-v0": ("agent_envs.alfworld.env:ALFWorldEnv", "alfworld_vector_env"),
     "SeroWebShop-v0": ("agent_envs.webshop.env:WebShopEnv", "webshop_vector_env"),
+    # No vector env of its own: a browser for each sub-env costs the same anywhere.
+    "SeroWebShopBrowser-v0": ("agent_envs.webshop.browser.env:WebShopBrowserEnv", None),
 }
 for _id, (_entry, _vector) in _ENVS.items():
     if _id not in gymnasium.registry:
@@ -85,6 +87,6 @@ for _id, (_entry, _vector) in _ENVS.items():
         gymnasium.register(
             _id,
             entry_point=_entry,
-            vector_entry_point=f"agent_envs.vector:{_vector}",
+            vector_entry_point=None if _vector is None else f"agent_envs.vector:{_vector}",
             disable_env_checker=True,
         )

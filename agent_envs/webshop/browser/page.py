@@ -145,7 +145,7 @@ def rich_text(shown: Shown, visited: Sequence[str], address: str) -> str:
             lines.append(f"[button] {text} [button_]\n")
         elif kind == "link":
             mark = "clicked button" if text in visited else "button"
-            lines.append(f"\n[{mark}] {text} [button_]\n")
+            lines.append(f"\n[{mark}] {text} [{mark}_]\n")
         elif kind == "label":
             mark = "clicked button" if f'"{text}"' in address else "button"
             lines.append(f"  [{mark}] {text} [{mark}_]\n")
