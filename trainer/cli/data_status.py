@@ -1,52 +1,110 @@
-"""Show which games are there, where they come from, and which are left out and why.
+"""Show which games and products are there, where they come from, what is left out and why.
 
-Looks where the environments look: `--data`, else $SERO_ALFWORLD_DATA, else $ALFWORLD_DATA, else
-generated households. Exit code 0 if there is at least one game that this engine can play.
+Looks where the environments look: `--data`, which names ALFWorld games or WebShop data; else
+$SERO_ALFWORLD_DATA, else $ALFWORLD_DATA, else generated households, and $SERO_WEBSHOP_DATA, else a
+generated shop. Exit code 0 if there is something to play in each that was looked at.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from types import SimpleNamespace
+from typing import Annotated, Any, Literal
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from agent_envs.errors import DataError
-from trainer.cli.common import emit, game_set, printable, unset
+from trainer.cli.common import emit, game_set, parse_args, printable, unset
 
 VARIABLES = ("SERO_ALFWORLD_DATA", "ALFWORLD_DATA")
 GENERATED = "generated:"
+ENVIRONMENTS = ("alfworld", "webshop")
 
 
 @dataclass(frozen=True, slots=True)
 class Args:
     """Options of `sero data status`."""
 
-    data: Annotated[str | None, unset("GAMES")] = None
-    """An ALFWorld tree, a folder, an archive, one game file, or generated:small?seed=1."""
+    data: Annotated[str | None, unset("DATA")] = None
+    """An ALFWorld tree, a folder, an archive, one game file, or generated:small?seed=1; or
+    WebShop's own files or a store."""
+    env: Literal["alfworld", "webshop"] | None = None
+    """Look at one environment's data only (default: at both, or at what --data names)."""
     skipped: bool = False
-    """List every game that is left out, with its reason."""
+    """List everything that is left out, with its reason."""
+    verify: bool = False
+    """Compare all check sums of a WebShop store."""
     json: bool = False
     """Print the counts as one JSON object on the last line."""
 
 
+def parse(words: Sequence[str]) -> Args:
+    """Read the command's words; `alfworld` or `webshop` in front is short for --env."""
+    module = SimpleNamespace(Args=Args, __doc__=__doc__)
+    rest = list(words)
+    if rest and rest[0] in ENVIRONMENTS:
+        rest[:1] = ["--env", rest[0]]
+    args = parse_args(module, "sero data status", rest)
+    assert isinstance(args, Args)
+    return args
+
+
 def run(args: Args) -> int:
-    """Print the table; 0 if there is a game that can be played."""
+    """Print what is there; 0 if it can be played.
+
+    Raises:
+        DataError: after everything else was shown, if data that is named cannot be read.
+    """
+    from trainer.cli import webshop_status
+
+    env = args.env
+    if env is None and args.data is not None:
+        env = "webshop" if webshop_status.is_webshop(args.data) else "alfworld"
+    console = Console(highlight=False, markup=False, emoji=False)
+    figures: dict[str, Any] = {}
+    playable = True
+    problem: DataError | None = None
+
+    def say(line: str) -> None:
+        console.print(Text(printable(line)), soft_wrap=True)
+
+    if env != "webshop":
+        try:
+            games, playable = _alfworld(args, console, say)
+            figures.update(games)
+        except DataError as error:
+            problem = error
+    if env is None:
+        say("")
+    if env != "alfworld":
+        try:
+            shop = webshop_status.show(
+                args.data, console, say, skipped=args.skipped, verify=args.verify
+            )
+            figures["webshop"] = shop
+            playable = playable and any(kind["all"] for kind in shop["goals"].values())
+        except DataError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+    emit(figures, args.json)
+    return 0 if playable else 1
+
+
+def _alfworld(
+    args: Args, console: Console, say: Callable[[str], None]
+) -> tuple[dict[str, Any], bool]:
+    """Print the table of games; the figures, and whether one can be played."""
     games = game_set(args.data)
     refs = [games.meta(task_id) for task_id in games.task_ids()]
     splits = {split: len(games.task_ids(split)) for split in games.splits}
     official = _official(games, splits)
     found_by = _found_by(args.data, games)
-    console = Console(highlight=False, markup=False, emoji=False)
-
-    def say(line: str) -> None:
-        console.print(Text(printable(line)), soft_wrap=True)
-
     if args.data is None:
         for name in VARIABLES:
             say(f"${name}: {os.environ.get(name) or 'not set'}")
@@ -73,24 +131,21 @@ def run(args: Args) -> int:
     problem = _problem(games)
     if problem is not None:
         say(f"none of them can be played here. {problem}")
-    emit(
-        {
-            "source": games.source,
-            "found_by": found_by,
-            "manifest_hash": games.manifest_hash,
-            "games": len(refs),
-            "splits": splits,
-            "official": official,
-            "task_types": dict(sorted(kinds.items())),
-            "engines": dict(sorted(engines.items())),
-            "skipped": games.skip_counts(),
-            "skip_examples": examples,
-            "skipped_games": [list(one) for one in games.skip_details()] if args.skipped else [],
-            "caches": caches,
-        },
-        args.json,
-    )
-    return 1 if problem is not None or not refs else 0
+    figures = {
+        "source": games.source,
+        "found_by": found_by,
+        "manifest_hash": games.manifest_hash,
+        "games": len(refs),
+        "splits": splits,
+        "official": official,
+        "task_types": dict(sorted(kinds.items())),
+        "engines": dict(sorted(engines.items())),
+        "skipped": games.skip_counts(),
+        "skip_examples": examples,
+        "skipped_games": [list(one) for one in games.skip_details()] if args.skipped else [],
+        "caches": caches,
+    }
+    return figures, problem is None and bool(refs)
 
 
 def _found_by(data: str | None, games: Any) -> str:

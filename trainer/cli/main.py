@@ -41,8 +41,11 @@ COMMANDS: dict[str, Command] = {
     "verify webshop": Command("verify_webshop", "replay transcripts of the original WebShop"),
     "verify objectives": Command("verify_objectives", "check objectives against numeric vectors"),
     "bench alfworld": Command("bench_alfworld", "speed beside the original engine, in one run"),
-    "data status": Command("data_status", "which games are there, which are skipped and why"),
+    "data status": Command(
+        "data_status", "which games and products are there, what is skipped and why"
+    ),
     "data fetch": Command("data_fetch", "get ALFWorld's own games"),
+    "data import": Command("data_import", "convert WebShop's original files to a store"),
     "data generate": Command("data_generate", "write generated households as game files"),
 }
 

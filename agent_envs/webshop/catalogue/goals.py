@@ -225,7 +225,9 @@ class GoalList(Sequence[Goal]):
     @cached_property
     def weights(self) -> NDArray[np.float64]:
         """float64 (N,): the weight of each goal, with which the original draws goals."""
-        repeated: NDArray[np.float64] = np.repeat(self._arrays["weights"], np.diff(self._firsts))[self._order]
+        repeated: NDArray[np.float64] = np.repeat(self._arrays["weights"], np.diff(self._firsts))[
+            self._order
+        ]
         repeated.flags.writeable = False
         return repeated
 

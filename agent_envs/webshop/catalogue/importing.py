@@ -6,9 +6,8 @@ files, and what the search index needs while it is built. All else goes straight
 
 from __future__ import annotations
 
-import importlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from agent_envs.webshop.catalogue.json_stream import entries_of_list, entries_of
 from agent_envs.webshop.catalogue.lookup import Lookup
 from agent_envs.webshop.catalogue.report import Report
 from agent_envs.webshop.catalogue.store import INDEX, Tables, TableWriter, new_folder
+from agent_envs.webshop.search import SearchIndex, document_text
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being read or built, how much is done, and of how much if known."""
@@ -74,13 +74,31 @@ def import_files(
         InvalidOption: something is at `out` already.
         DataError: the store cannot be written.
     """
+    return write_store(
+        out,
+        lambda folder: read_files(files, folder, products=products, progress=progress),
+        replace=replace,
+        progress=progress,
+    )
+
+
+def write_store(
+    out: Path,
+    make: Callable[[Path], Tables],
+    *,
+    replace: bool = False,
+    progress: Progress = lambda what, done, total: None,
+) -> Path:
+    """Write the store `out` of the tables that `make` writes into a folder; returns `out`.
+
+    Raises:
+        InvalidOption: something is at `out` already.
+        DataError: the store cannot be written.
+    """
     with new_folder(out, replace=replace) as part:
-        tables = read_files(files, part, products=products, progress=progress)
-        catalogue = Catalogue(tables)
-        index = build_index(catalogue, progress)
-        if index is not None:
-            (part / INDEX).mkdir(exist_ok=True)
-            index.save(part / INDEX)
+        index = build_index(Catalogue(make(part)), progress)
+        (part / INDEX).mkdir()
+        index.save(part / INDEX)
     return out
 
 
@@ -145,12 +163,23 @@ def build_tables(
         ((asin, [list(one) for one in clean_instructions(asin, raw)]) for asin, raw in humans),
         folder,
     )
+    found = 0
     try:
-        builder = _Builder(writer, known, people)
+        builder = TableBuilder(writer)
         for number, raw in enumerate(products):
             if limit is not None and number >= limit:
                 break
-            builder.add(number, raw)
+            asin = builder.asin_of(number, raw)
+            if asin is None:
+                continue
+            facts, instructions = known.get(asin), people.get(asin) or ()
+            found += len(instructions)
+            builder.add(
+                raw,
+                None if facts is None else _facts(facts),
+                [Instruction(text, tuple(a), tuple(b)) for text, a, b in instructions],
+            )
+        builder.note_unknown(people, found)
         return builder.finish(source, limit)
     finally:
         known.close()
@@ -158,11 +187,11 @@ def build_tables(
         writer.close()
 
 
-class _Builder:
-    """Takes the entries of the product file one by one."""
+class TableBuilder:
+    """Takes products one by one, each with its instructions."""
 
-    def __init__(self, writer: TableWriter, known: Lookup, people: Lookup) -> None:
-        self._writer, self._known, self._people = writer, known, people
+    def __init__(self, writer: TableWriter) -> None:
+        self._writer = writer
         self._records = writer.records("products")
         self._goals = {kind: GoalWriter(kind, writer.records(kind)) for kind in KINDS}
         self._report = Report()
@@ -170,18 +199,26 @@ class _Builder:
         self._asins: list[str] = []
         self._seen: set[str] = set()
         self._odd: dict[str, str] = {}  # asins that are not their own folded form, by that form
-        self._people_found = 0
 
-    def add(self, number: int, raw: Any) -> None:
-        """Clean one entry, and add it with its goals if it is to be kept."""
+    def asin_of(self, number: int, raw: Any) -> str | None:
+        """The asin of entry `number` of the product file; None if the entry is left out.
+
+        Raises:
+            CorruptData: the entry is no product.
+        """
         asin, note = asin_of(raw, number)
         if note is None:
             note = self._repeated(asin, number)
-        if note is not None:
-            self._report.add(note[0], asin, note[1])
-            return
-        told = self._known.get(asin)
-        facts = None if told is None else _facts(told)
+        if note is None:
+            return asin
+        self._report.add(note[0], asin, note[1])
+        return None
+
+    def add(
+        self, raw: Mapping[str, Any], facts: Facts | None, people: Sequence[Instruction]
+    ) -> None:
+        """Clean the entry that `asin_of` let pass last, and add it with its goals."""
+        asin = raw["asin"]
         product, notes = clean_product(raw, facts)
         for reason, why in {reason: (reason, why) for reason, why in reversed(notes)}.values():
             self._report.add(reason, asin, why)
@@ -193,14 +230,10 @@ class _Builder:
             amiss = self._goals["synthetic"].add_synthetic(place, product, facts)
             if amiss is not None:
                 self._report.add(amiss, asin, "its synthetic instruction")
-        people = self._people.get(asin)
-        if people is not None:
-            self._people_found += len(people)
-            for which, (text, wanted, options) in enumerate(people):
-                one = Instruction(text, tuple(wanted), tuple(options))
-                amiss = self._goals["human"].add_human(place, product, which, one)
-                if amiss is not None:
-                    self._report.add(amiss, asin, f"human instruction {which}")
+        for which, one in enumerate(people):
+            amiss = self._goals["human"].add_human(place, product, which, one)
+            if amiss is not None:
+                self._report.add(amiss, asin, f"human instruction {which}")
 
     def _repeated(self, asin: str, number: int) -> tuple[Reason, str] | None:
         folded = fold(asin)
@@ -217,14 +250,17 @@ class _Builder:
             )
         return Reason.REPEATED_ASIN, f"entry {number:,} repeats it"
 
-    def finish(self, source: str, limit: int | None) -> Tables:
-        """Write the rest."""
+    def finish(self, source: str, limit: int | None = None) -> Tables:
+        """Write the rest.
+
+        Raises:
+            MissingData: there is no product.
+        """
         if not self._asins:
             raise MissingData(
                 f"There is no product in {source}: {sum(self._report.counts.values()):,} entries "
                 "were looked at, none was kept. Give items_shuffle.json of WebShop."
             )
-        self._note_unknown()
         arrays = self._writer.arrays
         arrays["products_prices"] = np.array(self._prices, dtype=np.float64).reshape(-1, 2)
         arrays.update(asin_tables(self._asins))
@@ -242,15 +278,16 @@ class _Builder:
             }
         )
 
-    def _note_unknown(self) -> None:
-        total = example = 0
-        for asin, people in self._people.pairs():
-            total += len(people)
-            if fold(asin) not in self._seen and not example:
-                example, first = 1, asin
-        unknown = total - self._people_found
-        if unknown and example:
-            self._report.add(Reason.UNKNOWN_PRODUCT, first, "no product of this asin", unknown)
+    def note_unknown(self, people: Lookup, found: int) -> None:
+        """Note human instructions whose product is not there, all but `found` of them."""
+        unknown = -found
+        example = ""
+        for asin, instructions in people.pairs():
+            unknown += len(instructions)
+            if not example and fold(asin) not in self._seen:
+                example = asin
+        if unknown:
+            self._report.add(Reason.UNKNOWN_PRODUCT, example, "no product of this asin", unknown)
 
 
 def _facts(told: Sequence[Any]) -> Facts:
@@ -260,24 +297,20 @@ def _facts(told: Sequence[Any]) -> Facts:
 
 def build_index(
     catalogue: Catalogue, progress: Progress = lambda what, done, total: None
-) -> Any | None:
+) -> SearchIndex:
     """The search index of a catalogue.
 
     Products are read past the catalogue's cache, one at a time.
     """
-    try:
-        search = importlib.import_module("agent_envs.webshop.search.index")
-    except ModuleNotFoundError:
-        return None
 
     def texts() -> Iterator[str]:
         for number, product in enumerate(catalogue):
             if number % _TELL_EVERY == 0:
                 progress("indexing", number, len(catalogue))
-            yield search.document_text(product)
+            yield document_text(product)
         progress("indexing", len(catalogue), len(catalogue))
 
-    return search.SearchIndex.build(texts(), Asins(catalogue))
+    return SearchIndex.build(texts(), Asins(catalogue))
 
 
 class Asins(Sequence[str]):

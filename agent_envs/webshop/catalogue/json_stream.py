@@ -20,6 +20,7 @@ MAX_ENTRY = 64 << 20
 """Characters of one entry; the largest published product has some ten thousand."""
 
 _TOKEN = 16  # characters by which a cut token can look wrong before its end
+_CUT_NUMBER = 2
 _BLANKS = " \t\r\n"
 
 OnBytes = Callable[[int, int], None]
@@ -136,8 +137,8 @@ class _Reader:
             except RecursionError as error:
                 raise self.problem("an entry is nested too deeply") from error
             else:
-                # A number that touches the end of the window may go on behind it.
-                if end < len(self._text) or not self._more():
+                # A number near the end of the window may go on behind it: of "1e+" 1 is read.
+                if end + _CUT_NUMBER < len(self._text) or not self._more():
                     self._at = end
                     return value
             if len(self._text) - self._at > MAX_ENTRY:
@@ -160,16 +161,17 @@ class _Reader:
         """Read on, at least as much as is waiting; whether there was anything."""
         if self._ended:
             return False
-        self._gone += self._at
-        kept, self._at = self._text[self._at :], 0
+        waiting = len(self._text) - self._at
         try:
-            read = self._file.read(max(CHUNK, len(kept)))
+            read = self._file.read(max(CHUNK, waiting))
         except UnicodeDecodeError as error:
             raise self.problem(f"it is not UTF-8 ({error.reason})") from error
         except OSError as error:
             raise self.problem(f"reading failed ({error.strerror or error})") from error
-        self._text = kept + read
-        self._ended = not read
         if self._on_bytes is not None:
             self._on_bytes(min(self._file.buffer.tell(), self._size), self._size)
-        return bool(read)
+        if not read:
+            self._ended = True
+            return False
+        self._text, self._gone, self._at = self._text[self._at :] + read, self._gone + self._at, 0
+        return True

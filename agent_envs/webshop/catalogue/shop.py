@@ -7,17 +7,15 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agent_envs.errors import DataError, InvalidOption
+from agent_envs.errors import CorruptData, DataError, InvalidOption
 from agent_envs.webshop.catalogue.catalogue import Catalogue
 from agent_envs.webshop.catalogue.goals import KINDS, GoalList, Kind
 from agent_envs.webshop.catalogue.importing import build_index, build_tables
 from agent_envs.webshop.catalogue.report import Report
 from agent_envs.webshop.catalogue.store import INDEX, Tables
-
-if TYPE_CHECKING:
-    from agent_envs.webshop.search.index import SearchIndex
+from agent_envs.webshop.search import SearchIndex
 
 
 class _Index:
@@ -37,13 +35,19 @@ class _Index:
         return self._index
 
     def _opened(self) -> SearchIndex | None:
-        from agent_envs.webshop.search.index import SearchIndex
-
         if self._tables.folder is None:
             return None
-        folder: Path = self._tables.folder / INDEX
+        folder = self._tables.folder / INDEX
         try:
-            return SearchIndex.open(folder)
+            index = SearchIndex.open(folder)
+            products = int(self._tables.header["products"])
+            if len(index) != products:
+                raise CorruptData(
+                    f"The search index {folder} is of {len(index):,} products, the store has "
+                    f"{products:,}. Make the store anew: `sero data import webshop RAW --out "
+                    "STORE --force`."
+                )
+            return index
         except DataError:
             if self._is_cache:  # which saves time and nothing else
                 return None

@@ -19,19 +19,29 @@ from weakref import WeakValueDictionary
 
 from agent_envs.disk_cache import cache_folder
 from agent_envs.errors import CorruptData, DataError, InvalidOption, MissingData
-from agent_envs.webshop.catalogue.importing import RawFiles, import_files, read_files
+from agent_envs.webshop.catalogue.cleaning import clean_facts, clean_instructions
+from agent_envs.webshop.catalogue.importing import (
+    RawFiles,
+    TableBuilder,
+    import_files,
+    read_files,
+    write_store,
+)
 from agent_envs.webshop.catalogue.shop import Shop
 from agent_envs.webshop.catalogue.store import (
     HEADER,
     PlaceTaken,
     StoreNotWritten,
     Tables,
+    TableWriter,
     is_store,
     open_store,
 )
+from agent_envs.webshop.generated import generate, read_source, source_text
+from agent_envs.webshop.generated.source import NAME as PREFIX
+from agent_envs.webshop.generated.source import is_generated
 
 VARIABLE = "SERO_WEBSHOP_DATA"
-PREFIX = "generated"
 PRODUCTS, ATTRIBUTES, HUMANS = "items_shuffle", "items_ins_v2", "items_human_ins"
 """How the names of the original's files start; the rest is the same, `_1000.json` or `.json`."""
 ON_THE_FLY_BYTES = 256 << 20
@@ -80,7 +90,7 @@ def load_shop(data: Shop | str | os.PathLike[str] | None = None, *, price_seed: 
         return _load(origin_of(data), price_seed)
     value = os.environ.get(VARIABLE)
     if not value:
-        return _load(Origin(PREFIX), price_seed)
+        return _load(origin_of(PREFIX), price_seed)
     try:
         return _load(origin_of(value), price_seed)
     except MissingData as error:
@@ -100,8 +110,8 @@ def origin_of(data: str | os.PathLike[str]) -> Origin:
     if not isinstance(data, str | os.PathLike):
         raise InvalidOption(f"A shop is named by a path or a text, or is a Shop; found {data!r}.")
     text = os.fspath(data)
-    if isinstance(text, str) and (text == PREFIX or text.startswith((f"{PREFIX}:", f"{PREFIX}?"))):
-        return Origin(text)
+    if isinstance(text, str) and is_generated(text):
+        return Origin(source_text(read_source(text)))
     try:
         path = Path(text).expanduser().resolve()
         if is_store(path):
@@ -180,10 +190,11 @@ def _load(origin: Origin, price_seed: int) -> Shop:
         key = (origin.text, stamp, price_seed)
         shop = _loaded.get(key)
         if shop is None:
-            other = next(
-                (one for (*same, _), one in _loaded.items() if same == [origin.text, stamp]), None
-            )
-            shop = _made(origin, price_seed) if other is None else other.with_price_seed(price_seed)
+            alike = [one for (text, its, _), one in _loaded.items() if (text, its) == key[:2]]
+            if alike:  # with another price seed; everything else can be shared
+                shop = alike[0].with_price_seed(price_seed)
+            else:
+                shop = _made(origin, stamp, price_seed)
             _loaded[key] = shop
         _recent[key] = shop
         _recent.move_to_end(key)
@@ -207,13 +218,11 @@ def _stamp(origin: Origin) -> tuple[tuple[int, ...], ...]:
     return tuple((one.st_size, one.st_mtime_ns, one.st_ctime_ns) for one in seen)
 
 
-def _made(origin: Origin, price_seed: int) -> Shop:
+def _made(origin: Origin, stamp: tuple[tuple[int, ...], ...], price_seed: int) -> Shop:
     if origin.store is not None:
         tables = open_store(origin.store)
         return Shop(tables, price_seed=price_seed, source=origin.text, origin=origin.text)
-    if origin.raw is None:
-        return _generated(origin.text, price_seed)
-    tables = _from_raw(origin.raw, _stamp(origin))
+    tables = _generated(origin.text) if origin.raw is None else _from_raw(origin.raw, stamp)
     return Shop(
         tables,
         price_seed=price_seed,
@@ -239,6 +248,25 @@ def _from_raw(files: RawFiles, stamp: tuple[tuple[int, ...], ...]) -> Tables:
         if tables is not None:
             return tables
     return read_files(files, None)
+
+
+def _generated(text: str) -> Tables:
+    def make(folder: Path | None) -> Tables:
+        writer = TableWriter(folder)
+        try:
+            builder = TableBuilder(writer)
+            for number, made in enumerate(generate(read_source(text))):
+                if builder.asin_of(number, made.product) is not None:
+                    facts = clean_facts(made.asin, made.attributes)
+                    people = clean_instructions(made.asin, made.human)
+                    builder.add(made.product, facts, people)
+            return builder.finish(text)
+        finally:
+            writer.close()
+
+    name = sha256(repr((text, _code_hash())).encode()).hexdigest()[:32]
+    tables = _cached(name, lambda out: write_store(out, make))
+    return make(None) if tables is None else tables
 
 
 def _cached(name: str, build: Callable[[Path], object]) -> Tables | None:
@@ -285,13 +313,6 @@ def _shrink(folder: Path, kept: Path) -> None:
             total -= size
 
 
-def _generated(text: str, price_seed: int) -> Shop:
-    from agent_envs.webshop.generated import generated_files
-
-    products, attributes, humans = generated_files(text)
-    return Shop.from_raw(products, attributes, humans, source=text, price_seed=price_seed)
-
-
 def reopened(
     origin: str | None,
     tables: Tables | None,
@@ -306,7 +327,7 @@ def reopened(
         CorruptData: its source is another by now.
     """
     with _lock:
-        key = ("sent", revision)
+        key = ("sent", revision, price_seed)
         shop = _loaded.get(key)
         if shop is not None:
             return shop
@@ -330,9 +351,9 @@ def reopened(
 def _code_hash() -> str:
     """Of the code that decides what a store holds."""
     digest = sha256()
-    for package in ("catalogue", "search"):
-        with contextlib.suppress(OSError, ModuleNotFoundError):
-            folder = resources.files(f"agent_envs.webshop.{package}")
+    with contextlib.suppress(OSError):  # installed without its sources
+        for package in ("catalogue", "search", "generated", "generated/data"):
+            folder = resources.files("agent_envs.webshop").joinpath(package)
             for file in sorted(folder.iterdir(), key=lambda one: one.name):
                 if file.is_file():
                     digest.update(file.name.encode() + b"\0" + file.read_bytes())
