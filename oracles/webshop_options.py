@@ -75,9 +75,9 @@ def best_selection(
         following: dict[int, tuple[Offer, ...]] = {}
         for matched, clicks in fewest.items():
             check()
-            _keep(following, matched | own, clicks, limit)
-            for offer in moves:
+            for offer in moves:  # first, so that of equals the one higher up the page is taken
                 _keep(following, matched | offer.matches, (*clicks, offer), limit)
+            _keep(following, matched | own, clicks, limit)
         fewest = following
     return min(fewest.items(), key=lambda item: (-item[0].bit_count(), len(item[1])))[1]
 

@@ -26,6 +26,8 @@ FAR = 5
 """Pages of results that are turned at most; a search finds no more than five."""
 
 _UNSAYABLE = re.compile(r"[\[\]<>\s]+")
+# The published prompts count a reply with one of these as malformed.
+_CJK = re.compile("[\u4e00-\u9fff]+")
 
 
 class Route(NamedTuple):
@@ -98,8 +100,8 @@ def query_for(engine: Engine, goal: Goal, number: int | None) -> str | None:
     """The query that lists the wanted product on the earliest page; the first of its kind.
 
     Tried in turn: the title, the title with the options, all that the search knows of the product,
-    the instruction. None if nothing can be searched for. Where no query finds the product, or the
-    shop does not have it, the first query.
+    the instruction; first without ideographs. Where no query finds the product, or the shop does
+    not have it, the first query. None if nothing can be searched for.
     """
     product = None if number is None else engine.shop.catalogue[number]
     best: tuple[int, str] | None = None
@@ -128,8 +130,10 @@ def _queries(goal: Goal, product: Product | None) -> Iterator[str]:
             f"{product.title} {options}",
             f"{product.title} {product.description} {bullets} {options}",
         ]
-    for text in (*texts, goal.instruction):
-        query = _sayable(text)
+    texts.append(goal.instruction)
+    for query in dict.fromkeys(
+        [_sayable(_CJK.sub(" ", text)) for text in texts] + [_sayable(text) for text in texts]
+    ):
         if parse(f"{SEARCH}[{query}]") == (SEARCH, query):
             yield query
 
