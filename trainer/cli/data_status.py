@@ -33,8 +33,8 @@ class Args:
     data: Annotated[str | None, unset("DATA")] = None
     """An ALFWorld tree, a folder, an archive, one game file, or generated:small?seed=1; or
     WebShop's own files or a store."""
-    env: Literal["alfworld", "webshop"] | None = None
-    """Look at one environment's data only (default: at both, or at what --data names)."""
+    env: Literal["any", "alfworld", "webshop"] = "any"
+    """Look at one environment's data only; any: at both, or at what --data names."""
     skipped: bool = False
     """List everything that is left out, with its reason."""
     verify: bool = False
@@ -63,7 +63,7 @@ def run(args: Args) -> int:
     from trainer.cli import webshop_status
 
     env = args.env
-    if env is None and args.data is not None:
+    if env == "any" and args.data is not None:
         env = "webshop" if webshop_status.is_webshop(args.data) else "alfworld"
     console = Console(highlight=False, markup=False, emoji=False)
     figures: dict[str, Any] = {}
@@ -79,7 +79,7 @@ def run(args: Args) -> int:
             figures.update(games)
         except DataError as error:
             problem = error
-    if env is None:
+    if env == "any":
         say("")
     if env != "alfworld":
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,9 +90,8 @@ def write_raw(
     humans: Mapping[str, Any] | None = None,
     *,
     ending: str = ".json",
-    settled: bool = True,
 ) -> RawFiles:
-    """The files under the original's names; `settled` ones look as if they were an hour old."""
+    """The files under the original's names."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for start, content in (
@@ -106,6 +104,4 @@ def write_raw(
         path = folder / f"{start}{ending}"
         path.write_text(json.dumps(content), encoding="utf-8")
         paths.append(path)
-        if settled:
-            os.utime(path, (path.stat().st_mtime - 3600,) * 2)
     return RawFiles(*paths)

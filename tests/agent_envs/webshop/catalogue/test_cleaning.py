@@ -220,7 +220,7 @@ def test_values_of_another_type_are_errors_that_name_them(
 
 @pytest.mark.parametrize("raw", [[], "B000000001", None, 3])
 def test_an_entry_that_is_no_object(raw: Any) -> None:
-    with pytest.raises(CorruptData, match="Product 1,007 .* expected an object"):
+    with pytest.raises(CorruptData, match=r"Product 1,007 .* expected an object"):
         asin_of(raw, 1007)
 
 

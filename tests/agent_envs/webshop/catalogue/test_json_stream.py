@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_envs.errors import CorruptData, MissingData
 from agent_envs.webshop.catalogue import json_stream
 from agent_envs.webshop.catalogue.json_stream import entries_of_list, entries_of_object
+from tests.support import full_count
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -32,6 +33,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("chunk")
+@settings(max_examples=full_count(30, 300))
 @given(st.lists(values, max_size=6), st.sampled_from([None, 1]), st.booleans())
 def test_lists(file: Path, entries: list[Any], indent: int | None, is_ascii: bool) -> None:
     text = json.dumps(entries, indent=indent, ensure_ascii=is_ascii)
@@ -40,6 +42,7 @@ def test_lists(file: Path, entries: list[Any], indent: int | None, is_ascii: boo
 
 
 @pytest.mark.usefixtures("chunk")
+@settings(max_examples=full_count(30, 300))
 @given(st.dictionaries(st.text(), values, max_size=5))
 def test_objects(file: Path, entries: dict[str, Any]) -> None:
     file.write_text(json.dumps(entries), encoding="utf-8")
