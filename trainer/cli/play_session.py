@@ -250,6 +250,8 @@ def in_words(plan: Plan) -> str:
 
     >>> in_words(Plan(PlanStatus.FOUND, ("open box 1", "look")))
     'open box 1   (then 1 more)'
+    >>> in_words(Plan(PlanStatus.FOUND, ("click[buy now]",), "worth 0.5"))
+    'click[buy now]   (the last one; worth 0.5)'
     >>> in_words(Plan(PlanStatus.UNSOLVABLE, (), "nothing can hold it"))
     'unsolvable: nothing can hold it'
     """
@@ -260,7 +262,8 @@ def in_words(plan: Plan) -> str:
     if plan.status is not PlanStatus.FOUND:
         return f"{plan.actions[0]}   ({why})"
     more = len(plan.actions) - 1
-    return f"{plan.actions[0]}   ({f'then {more} more' if more else 'the last one'})"
+    after = f"then {more} more" if more else "the last one"
+    return f"{plan.actions[0]}   ({after}{f'; {plan.detail}' if plan.detail else ''})"
 
 
 def _whole(text: str) -> int:
