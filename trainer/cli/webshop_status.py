@@ -10,9 +10,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from agent_envs.disk_cache import CACHE_VARIABLE
 from agent_envs.webshop.catalogue import KINDS, VARIABLE, GoalSet, Kind, Shop, load_shop
 from agent_envs.webshop.catalogue.cleaning import Reason
 from agent_envs.webshop.catalogue.report import MEANING
+from agent_envs.webshop.catalogue.shop_cache import CACHE_BYTES, cached_shops
 from agent_envs.webshop.catalogue.sources import PRODUCTS
 from agent_envs.webshop.catalogue.splits import SPLIT_BY, SPLITS, SplitBy
 from agent_envs.webshop.catalogue.store import is_store, verify_store
@@ -75,6 +77,7 @@ def show(
     if skipped:
         for asin, reason, why in shop.report.skip_details():
             say(f"  {asin or '(no asin)'}: {reason} ({why})")
+    cache = _cache(say)
     return {
         "source": shop.source,
         "found_by": found_by,
@@ -99,7 +102,21 @@ def show(
             for reason in (*shop.report.skip_counts(), *shop.report.note_counts())
         },
         "skipped_entries": [list(one) for one in shop.report.skip_details()] if skipped else [],
+        "cache": cache,
     }
+
+
+def _cache(say: Callable[[str], None]) -> dict[str, Any]:
+    found = cached_shops()
+    if found is None:
+        say(f"imported shops: the cache is turned off by ${CACHE_VARIABLE}")
+        return {"folder": None}
+    folder, sizes = found
+    say(
+        f"imported shops in {folder}: {len(sizes):,}, {sum(sizes) / 2**20:.1f} MB of at most "
+        f"{CACHE_BYTES >> 20:,}"
+    )
+    return {"folder": str(folder), "shops": len(sizes), "bytes": sum(sizes), "limit": CACHE_BYTES}
 
 
 def _found_by(data: str | None) -> str:

@@ -18,6 +18,15 @@ from agent_envs.webshop.catalogue.store import INDEX, Tables
 from agent_envs.webshop.search import SearchIndex
 
 
+def check_price_seed(price_seed: object) -> None:
+    """
+    Raises:
+        InvalidOption: no whole number.
+    """
+    if isinstance(price_seed, bool) or not isinstance(price_seed, int):
+        raise InvalidOption(f"price_seed is {price_seed!r}, expected a whole number.")
+
+
 class _Index:
     """The search index of a catalogue, opened or built when first asked for.
 
@@ -80,8 +89,7 @@ class Shop:
         Raises:
             InvalidOption: `price_seed` is no whole number, or a price is none.
         """
-        if isinstance(price_seed, bool) or not isinstance(price_seed, int):
-            raise InvalidOption(f"price_seed is {price_seed!r}, expected a whole number.")
+        check_price_seed(price_seed)
         self._tables, self._origin, self._is_cache = tables, origin, is_cache
         self._prices = dict(prices or {})
         self.price_seed = price_seed

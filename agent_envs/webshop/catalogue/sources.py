@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha256
-from importlib import resources
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from agent_envs.disk_cache import cache_folder
 from agent_envs.errors import CorruptData, DataError, InvalidOption, MissingData
 from agent_envs.webshop.catalogue.cleaning import clean_facts, clean_instructions
 from agent_envs.webshop.catalogue.importing import (
@@ -27,11 +22,10 @@ from agent_envs.webshop.catalogue.importing import (
     read_files,
     write_store,
 )
-from agent_envs.webshop.catalogue.shop import Shop
+from agent_envs.webshop.catalogue.shop import Shop, check_price_seed
+from agent_envs.webshop.catalogue.shop_cache import cached_store, code_hash
 from agent_envs.webshop.catalogue.store import (
     HEADER,
-    PlaceTaken,
-    StoreNotWritten,
     Tables,
     TableWriter,
     is_store,
@@ -46,13 +40,10 @@ PRODUCTS, ATTRIBUTES, HUMANS = "items_shuffle", "items_ins_v2", "items_human_ins
 """How the names of the original's files start; the rest is the same, `_1000.json` or `.json`."""
 ON_THE_FLY_BYTES = 256 << 20
 """Raw files up to this size are imported when they are first used (20 s at most)."""
-CACHE_BYTES = 2 << 30
-"""All imported shops in the cache together; the least recently used go first."""
 SHOPS_KEPT = 4
 """Shops that stay loaded although nothing uses them."""
 
 _SETTLED_NS = 2_000_000_000
-_ABANDONED_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +77,7 @@ def load_shop(data: Shop | str | os.PathLike[str] | None = None, *, price_seed: 
     """
     if isinstance(data, Shop):
         return data
+    check_price_seed(price_seed)
     if data is not None:
         return _load(origin_of(data), price_seed)
     value = os.environ.get(VARIABLE)
@@ -242,9 +234,9 @@ def _from_raw(files: RawFiles, stamp: tuple[tuple[int, ...], ...]) -> Tables:
         )
     # A second change within the resolution of file times would not show.
     if max(max(one[1:]) for one in stamp) < time.time_ns() - _SETTLED_NS:
-        told = repr(([os.fspath(file) for file in files], stamp, _code_hash()))
+        told = repr(([os.fspath(file) for file in files], stamp, code_hash()))
         name = sha256(told.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        tables = _cached(name, lambda out: import_files(files, out))
+        tables = cached_store(name, lambda out: import_files(files, out))
         if tables is not None:
             return tables
     return read_files(files, None)
@@ -264,53 +256,9 @@ def _generated(text: str) -> Tables:
         finally:
             writer.close()
 
-    name = sha256(repr((text, _code_hash())).encode()).hexdigest()[:32]
-    tables = _cached(name, lambda out: write_store(out, make))
+    name = sha256(repr((text, code_hash())).encode()).hexdigest()[:32]
+    tables = cached_store(name, lambda out: write_store(out, make))
     return make(None) if tables is None else tables
-
-
-def _cached(name: str, build: Callable[[Path], object]) -> Tables | None:
-    """The store `name` of the cache, built if need be; None if there can be none."""
-    base = cache_folder()
-    if base is None:
-        return None
-    folder = base / "webshop"
-    out = folder / name
-    for _ in range(3):
-        if is_store(out):
-            with contextlib.suppress(DataError):
-                tables = open_store(out)
-                with contextlib.suppress(OSError):
-                    os.utime(out / HEADER)  # used last now
-                return tables
-            shutil.rmtree(out, ignore_errors=True)
-        try:
-            build(out)
-        except PlaceTaken:
-            continue  # another process was first
-        except StoreNotWritten:
-            return None
-        _shrink(folder, out)
-    return None
-
-
-def _shrink(folder: Path, kept: Path) -> None:
-    """Delete the least recently used stores of the cache until `CACHE_BYTES` are left."""
-    stores: list[tuple[float, int, Path]] = []
-    with contextlib.suppress(OSError):
-        for place in folder.iterdir():
-            with contextlib.suppress(OSError):
-                if place.name.endswith(".part"):
-                    if time.time() - place.stat().st_mtime > _ABANDONED_S:
-                        shutil.rmtree(place, ignore_errors=True)
-                elif is_store(place):
-                    size = sum(file.stat().st_size for file in place.rglob("*"))
-                    stores.append(((place / HEADER).stat().st_mtime, size, place))
-    total = sum(size for _, size, _ in stores)
-    for _, size, place in sorted(stores):
-        if total > CACHE_BYTES and place != kept:
-            shutil.rmtree(place, ignore_errors=True)
-            total -= size
 
 
 def reopened(
@@ -345,16 +293,3 @@ def reopened(
             )
         _loaded[key] = shop
         return shop
-
-
-@cache
-def _code_hash() -> str:
-    """Of the code that decides what a store holds."""
-    digest = sha256()
-    with contextlib.suppress(OSError):  # installed without its sources
-        for package in ("catalogue", "search", "generated", "generated/data"):
-            folder = resources.files("agent_envs.webshop").joinpath(package)
-            for file in sorted(folder.iterdir(), key=lambda one: one.name):
-                if file.is_file():
-                    digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:16]

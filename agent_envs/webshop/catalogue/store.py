@@ -37,7 +37,8 @@ INDEX = "index"
 VERIFIED_BYTES = 32 << 20
 """Stores up to this size are compared with their digests at every opening (about 20 ms)."""
 
-_PART = ".part"
+PART = ".part"
+"""How the names of unfinished stores end."""
 _MAX_HEADER = 16 << 20
 
 
@@ -261,7 +262,7 @@ def new_folder(out: Path, *, replace: bool = False) -> Iterator[Path]:
     check_place(out, replace=replace)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=_PART, dir=out.parent))
+        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=PART, dir=out.parent))
     except OSError as error:
         raise StoreNotWritten(f"Cannot write beside {out}: {error}.") from error
     try:
@@ -302,7 +303,7 @@ def _move(part: Path, out: Path, replace: bool) -> None:
         if not replace or not is_store(out):
             check_place(out, replace=replace)
             raise
-        old = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=_PART, dir=out.parent))
+        old = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=PART, dir=out.parent))
         os.rename(out, old)
         try:
             os.rename(part, out)

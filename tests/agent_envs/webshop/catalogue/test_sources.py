@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent_envs.errors import CorruptData, InvalidOption, MissingData, SeroError
-from agent_envs.webshop.catalogue import Shop, import_files, load_shop, sources
+from agent_envs.webshop.catalogue import Shop, import_files, load_shop, shop_cache, sources
 from agent_envs.webshop.catalogue.sources import VARIABLE, find_raw
 from tests.agent_envs.webshop.catalogue.raws import small_raw, small_shop, write_raw
 from tests.support import run_python
@@ -106,7 +106,7 @@ def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     abandoned.mkdir()
     os.utime(abandoned, (1, 1))
     (tmp_path / "cache" / "webshop" / "mine").mkdir()
-    monkeypatch.setattr(sources, "CACHE_BYTES", 1)
+    monkeypatch.setattr(shop_cache, "CACHE_BYTES", 1)
     load_shop(SMALL)
     left = cached(tmp_path)
     assert len(left) == 2
@@ -127,7 +127,7 @@ def test_o8_one_object_for_all_who_ask_for_the_same(tmp_path: Path) -> None:
 
 
 def test_price_seeds_are_whole_numbers() -> None:
-    for wrong in ("0", None, 1.0, True):
+    for wrong in ("0", None, 1.0, True, []):
         with pytest.raises(InvalidOption, match="price_seed"):
             load_shop(SMALL, price_seed=wrong)  # type: ignore[arg-type]
 
