@@ -21,7 +21,8 @@ OPENINGS = (
     "show me {thing}",
     "my sister asked for {thing}",
     "i have to replace mine, so i want {thing}",
-    "we are running out, order {thing}",
+    "shopping for {thing}",
+    "what i need is {thing}",
 )
 CHOICES = (
     " in {values}",

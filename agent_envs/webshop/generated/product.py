@@ -146,7 +146,7 @@ def _attributes(
 
 def _wanted(attributes: Sequence[str], features: Sequence[str], draws: Draws) -> tuple[str, ...]:
     """Two to four of the attributes, features first."""
-    number = draws.from_counts({2: 45, 3: 36, 4: 19})
+    number = draws.from_counts({2: 38, 3: 37, 4: 25})
     order = sorted(draws.shuffled(attributes), key=lambda name: name not in features)
     return tuple(order[:number])
 

@@ -80,6 +80,6 @@ SMALL = ShopSpec(products=128, style="plain", human=0.5)
 takes three to five steps."""
 
 LARGE = ShopSpec(products=100_000, instructed=0.1, human=0.08)
-"""100,000 products, about 160,000 synthetic and 12,000 human-like goals."""
+"""100,000 products, about 130,000 synthetic and 12,000 human-like goals."""
 
 PRESETS = {"standard": STANDARD, "small": SMALL, "large": LARGE}

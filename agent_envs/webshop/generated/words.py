@@ -113,7 +113,7 @@ def _line(category: str, kind: Mapping[str, Any], query: str) -> Line:
         query=query,
         path=f"{kind['path']} › {title(query)}",
         nouns=nouns,
-        some=kind.get("some", "a"),
+        some=about.get("some", "a"),
         styles=tuple(kind["styles"]),
         materials=tuple(about["materials"]),
         contains=kind["material"] == "with",
@@ -121,8 +121,8 @@ def _line(category: str, kind: Mapping[str, Any], query: str) -> Line:
         features=tuple(about["is"]),
         # "headboards with headboard" says nothing
         parts=tuple(part for part in about["with"] if not _within(part, taken)),
-        options=tuple((group, values, share) for group, values, share in kind["options"]),
-        price=(kind["price"][0], kind["price"][1]),
+        options=tuple((group, values, share) for group, values, share in about["options"]),
+        price=(about["price"][0], about["price"][1]),
     )
 
 
