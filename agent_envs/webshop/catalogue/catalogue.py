@@ -169,6 +169,12 @@ class Catalogue(Sequence[Product]):
         """Products that have an attribute, in order. Walks through the catalogue."""
         return self._scan("attributes", attribute)
 
+    def __copy__(self) -> Catalogue:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Catalogue:
+        return self
+
     def __repr__(self) -> str:
         return f"<Catalogue of {len(self):,} products, revision {self.revision[:12]}>"
 

@@ -255,6 +255,12 @@ class GoalList(Sequence[Goal]):
         numbers: Any = self._arrays["by_product"][start:stop]
         return numbers  # type: ignore[no-any-return]
 
+    def __copy__(self) -> GoalList:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> GoalList:
+        return self
+
     def __repr__(self) -> str:
         return f"<GoalList of {len(self):,} {self.kind} goals>"
 

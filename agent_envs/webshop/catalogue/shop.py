@@ -19,9 +19,10 @@ from agent_envs.webshop.search import SearchIndex
 
 
 def check_price_seed(price_seed: object) -> None:
-    """
+    """Check that a price seed is a whole number.
+
     Raises:
-        InvalidOption: no whole number.
+        InvalidOption: it is none.
     """
     if isinstance(price_seed, bool) or not isinstance(price_seed, int):
         raise InvalidOption(f"price_seed is {price_seed!r}, expected a whole number.")

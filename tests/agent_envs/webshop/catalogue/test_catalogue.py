@@ -156,6 +156,8 @@ def test_decoded_products_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_copies_share_and_pickles_of_a_shop_in_memory_are_equal() -> None:
     shop = small_shop(price_seed=3).with_prices({asin(0): 1.0})
     assert copy.deepcopy(shop) is copy.copy(shop) is shop
+    assert copy.deepcopy(shop.catalogue) is shop.catalogue
+    assert copy.deepcopy(shop.goals("human")) is shop.goals("human")
     again = pickle.loads(pickle.dumps(shop))
     assert again.revision == shop.revision
     assert list(again.catalogue) == list(shop.catalogue)
