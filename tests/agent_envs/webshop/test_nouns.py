@@ -130,7 +130,7 @@ def test_types_under_the_rule_differ_as_documented(real_shop: Shop, every_goal: 
     wanted = list({goal.asin: goal for goal in every_goal}.values())
     sample = full_count(20, 1)
     off = []
-    for goal in wanted[::sample]:
+    for goal in (goal._replace(attributes=(), options=()) for goal in wanted[::sample]):
         for number in range(len(real_shop.catalogue)):
             product = real_shop.catalogue[number]
             exact, ruled = (
