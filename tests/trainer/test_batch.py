@@ -7,7 +7,7 @@ import torch
 
 from agent_envs.prompting.history import History
 from tests.trainer import small
-from trainer.batch import advantages, constant_groups, partition
+from trainer.batch import advantages, constant_groups, partition, trained_turns
 from trainer.rng import stream
 from trainer.rollout import Episode, Trajectory
 from trainer.rollout_metrics import rollout_metrics
@@ -42,6 +42,36 @@ def test_constant_groups_can_be_dropped_despite_format_penalties() -> None:
     drop = small.small_config(objective__drop_constant_groups=True)
     assert advantages(turns, keep.objective, keep.rollout)[0] < -1
     assert advantages(turns, drop.objective, drop.rollout).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_graded_rewards_make_groups_of_equal_success_differ() -> None:
+    from tests.fakes import make_turn
+
+    paid = [make_turn(tid=str(i), done=True, reward=r) for i, r in enumerate((0.5, 0.0, 0.5))]
+    config = small.small_config(rollout__reward="env", objective__drop_constant_groups=True)
+    # 10 * (0.5, 0, 0.5): mean 10/3, standard deviation 5 / sqrt(3)
+    expected = torch.tensor([0.57735, -1.15470, 0.57735], dtype=torch.float64)
+    advantage = advantages(paid, config.objective, config.rollout)
+    torch.testing.assert_close(advantage, expected, atol=1e-5, rtol=0)
+    assert constant_groups(paid) == {"g0"}
+    assert constant_groups(paid, "env") == frozenset()
+    alike = [make_turn(tid=str(i), done=True, reward=0.5) for i in range(3)]
+    assert constant_groups(alike, "env") == {"g0"}
+
+
+def test_an_end_that_is_no_success_is_still_an_end() -> None:
+    from tests.fakes import make_turn
+
+    masked = small.small_config(objective__mask_truncated=True).objective
+    ends = ("success", "purchase", "step_limit", "context_overflow", "wrapper_limit", None)
+    turns = [
+        make_turn(tid=str(i), t=t, done=t == 1 and end is not None, stop_reason=end if t else None)
+        for i, end in enumerate(ends)
+        for t in (0, 1)
+    ]
+    assert trained_turns(turns, masked)[::2] == [True, True, False, False, False, False]
+    assert trained_turns(turns, masked)[1::2] == [True, True, False, False, False, False]
+    assert all(trained_turns(turns, small.small_config().objective))
 
 
 def test_o28_degenerate_groups_are_counted() -> None:

@@ -106,6 +106,16 @@ def test_o35_different_tasks_or_prompts_do_not_compare() -> None:
         check_comparable(result, _run(_tasks(3), 2))
 
 
+def test_results_from_before_there_were_options_still_compare() -> None:
+    result = _run(_tasks(4), 2)
+    assert result["env_options"] == {}
+    old = {key: value for key, value in result.items() if key != "env_options"}
+    check_comparable(old, result)
+    check_comparable(result, old)
+    with pytest.raises(Incomparable, match="env_options"):
+        check_comparable(old, {**result, "env_options": {"show_attributes": True}})
+
+
 def test_a_task_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="twice"):
         _run([*_tasks(2), _tasks(1)[0]], 2)

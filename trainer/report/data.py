@@ -11,12 +11,13 @@ from typing import Any
 class Evaluation:
     """One evaluation: a fixed list of tasks, each played once.
 
-    `by_type` maps a task type to (successes, tasks).
+    `by_type` maps a task type to (successes, tasks); `score` is the mean task score, if known.
     """
 
     label: str
     split: str
     by_type: Mapping[str, tuple[int, int]]
+    score: float | None = None
 
     @property
     def successes(self) -> int:
@@ -27,6 +28,13 @@ class Evaluation:
     def tasks(self) -> int:
         """Tasks played, all types together."""
         return sum(n for _, n in self.by_type.values())
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether the score says more than the share of successes."""
+        if self.score is None or not self.tasks:
+            return False
+        return abs(self.score - self.successes / self.tasks) > 1e-9
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,15 +141,21 @@ _SPLITS = {
     "valid_train": "tasks that training also draws",
     "valid_seen": "new tasks in rooms that training also has",
     "valid_unseen": "new tasks in rooms that training never has",
+    "val": "goals that training never has",
+    "test": "goals that training never has",
 }
+_COLUMNS = ("evaluation", "won", "share", "95 % interval")
 
 
 def _success(data: ReportData) -> str:
     parts = []
+    graded = any(e.is_graded for e in data.evaluations)
     for split, group in splits(data.evaluations):
         rows = "".join(
             f'<tr><td>{escape(e.label)}</td><td class="n">{e.successes} of {e.tasks}</td>'
-            f'<td class="n">{_share(e)}</td><td class="n">{_interval(e)}</td></tr>'
+            f'<td class="n">{_share(e)}</td><td class="n">{_interval(e)}</td>'
+            + (f'<td class="n">{_score(e)}</td>' if graded else "")
+            + "</tr>"
             for e in group
         )
         what = f" <small>{_SPLITS[split]}</small>" if split in _SPLITS else ""
@@ -162,7 +168,7 @@ def _success(data: ReportData) -> str:
         )
         parts.append(
             f"<div><h3>{escape(_words(split))}{what}</h3>{charts.success_by_type(group)}{left_out}"
-            + _table(("evaluation", "won", "share", "95 % interval"), rows)
+            + _table((*_COLUMNS, "mean score") if graded else _COLUMNS, rows)
             + "</div>"
         )
     return _section(
@@ -171,6 +177,10 @@ def _success(data: ReportData) -> str:
         "intervals: where they overlap widely, the difference may be chance.",
         f'<div class="sides">{"".join(parts)}</div>' if parts else "",
     )
+
+
+def _score(evaluation: Evaluation) -> str:
+    return "–" if evaluation.score is None else f"{evaluation.score:.3f}"
 
 
 def _words(name: str) -> str:

@@ -19,7 +19,8 @@ def evaluation_of(result: Mapping[str, Any], label: str) -> Evaluation:
     groups = {kind: (g["wins"], g["n"]) for kind, g in result["by_task_type"].items()}
     for wins, n in groups.values():
         wilson(wins, n)  # raises where these are no counts
-    return Evaluation(label, result["split"], groups)
+    score = result.get("score")
+    return Evaluation(label, result["split"], groups, None if score is None else float(score))
 
 
 def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:

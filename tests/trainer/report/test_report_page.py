@@ -93,6 +93,20 @@ def test_numbers_are_on_the_page() -> None:
     assert page.text.index("do plain 1") < page.text.index("go plain")
 
 
+def test_scores_are_shown_where_they_say_more_than_success() -> None:
+    def page(*scores: float | None) -> str:
+        groups = {"synthetic": (1, 4)}
+        evaluations = [Evaluation(f"e{i}", "val", groups, s) for i, s in enumerate(scores)]
+        return _Page(render(ReportData("t", "l", evaluations=evaluations))).text
+
+    assert "mean score" not in page(None)
+    assert "mean score" not in page(0.25)
+    assert "25.0%4.6–69.9%0.613" in page(0.6126)
+    assert "mean score" in page(0.25, 0.6126)
+    assert "69.9%0.250" in page(0.25, 0.6126)
+    assert "69.9%–" in page(None, 0.6126)
+
+
 def test_everything_from_outside_is_escaped() -> None:
     page = render(_data(EVIL))
     assert "<script" not in page
