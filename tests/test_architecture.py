@@ -14,7 +14,10 @@ from tests.support import ROOT, run_python
 
 STDLIB = sys.stdlib_module_names
 OURS = {"agent_envs", "oracles", "trainer"}
-HEAVY = ["torch", "transformers", "textworld", "alfworld", "pyarrow", "matplotlib"]
+HEAVY = [
+    *("torch", "transformers", "textworld", "alfworld", "pyarrow", "matplotlib"),
+    *("flask", "jinja2", "selenium", "spacy"),
+]
 
 ALLOWED: dict[str, set[str]] = {
     "agent_envs": {"agent_envs", "gymnasium", "numpy", "rapidfuzz"},
@@ -22,9 +25,14 @@ ALLOWED: dict[str, set[str]] = {
 }
 """What may be imported at all, the standard library apart."""
 
-REFERENCE = {"textworld", "alfworld", "fast_downward", "tatsu"}
-REFERENCE_DRIVERS = {"agent_envs/alfworld/original/textworld_engine.py"}
-"""The driver of the original engine, which imports it when it is used."""
+OPTIONAL: dict[str, set[str]] = {
+    "agent_envs/alfworld/original/": {"textworld", "alfworld", "fast_downward", "tatsu"},
+    "agent_envs/webshop/site/": {"flask", "jinja2", "markupsafe", "werkzeug"},
+    "agent_envs/webshop/browser/": {"selenium", "urllib3"},
+    "agent_envs/webshop/nouns.py": {"spacy"},
+    "agent_envs/webshop/original/": {"flask", "bs4", "thefuzz", "tqdm"},
+}
+"""Packages of extras, and the only places that may import them: when they are used."""
 
 
 def modules(folder: str) -> list[Path]:
@@ -56,9 +64,11 @@ def _walk(node: ast.AST, package: tuple[str, ...], *, top: bool) -> Iterator[tup
         argument = node.args[0] if node.args else None
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
             yield argument.value, top
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or (
+        isinstance(node, ast.If) and getattr(node.test, "id", None) == "TYPE_CHECKING"
+    )
     for child in ast.iter_child_nodes(node):
-        yield from _walk(child, package, top=top and not isinstance(node, functions))
+        yield from _walk(child, package, top=top and not later)
 
 
 def foreign(path: Path) -> set[str]:
@@ -69,17 +79,17 @@ def foreign(path: Path) -> set[str]:
 @pytest.mark.parametrize("package", ALLOWED)
 def test_lower_packages_import_nothing_of_the_upper_ones(package):
     for path in modules(package):
-        allowed = set(ALLOWED[package])
-        if path.relative_to(ROOT).as_posix() in REFERENCE_DRIVERS:
-            allowed |= REFERENCE
-        assert foreign(path) <= allowed, path
+        place = path.relative_to(ROOT).as_posix()
+        optional = [names for where, names in OPTIONAL.items() if place.startswith(where)]
+        assert foreign(path) <= ALLOWED[package].union(*optional), path
 
 
-def test_the_original_engine_is_imported_lazily():
+def test_packages_of_extras_are_imported_lazily():
+    extras = set().union(*OPTIONAL.values())
     for package in OURS:
         for path in modules(package):
             top = {name.split(".")[0] for name, top in imports(path) if top}
-            assert not top & REFERENCE, path
+            assert not top & extras, path
 
 
 def test_objectives_are_pure():
@@ -106,7 +116,10 @@ def test_no_pickle_and_no_evaluation():
                     assert node.func.id not in {"eval", "exec"}, path
 
 
-LIGHT = ["agent_envs", "agent_envs.alfworld.env", "agent_envs.prompting", "oracles", "trainer"]
+LIGHT = [
+    *("agent_envs", "agent_envs.alfworld.env", "agent_envs.webshop.env", "agent_envs.prompting"),
+    *("oracles", "oracles.webshop_goal", "trainer"),
+]
 
 
 @pytest.mark.parametrize("name", LIGHT)
