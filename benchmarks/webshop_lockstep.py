@@ -31,6 +31,7 @@ from agent_envs.errors import SeroError
 from agent_envs.webshop.catalogue import Shop, goal_to_dict, load_shop
 from agent_envs.webshop.catalogue.sources import find_raw
 from agent_envs.webshop.original.peer import OriginalShop, Reply
+from agent_envs.webshop.urls import session_name
 from trainer.bench.webshop_walks import Shopper, click
 
 SHOWN = 8
@@ -161,8 +162,8 @@ class Lockstep:
 
     def walk(self, name: str, goal: Mapping[str, Any], steps: int, rng: random.Random) -> bool:
         """Walk on a goal until it is bought or something differs; whether nothing did."""
-        reply = self.original.reset(goal)
         observation, info = self.env.reset(seed=0, options={"goal": dict(goal)})
+        reply = self.original.reset(goal, session_name(info["task_id"]))
         shopper = MixedShopper(goal, rng, self.compat)
         action, reward, done, bought = None, 0.0, False, 0
         for step in range(steps + 1):
@@ -287,7 +288,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--original", required=True, help="checkout of princeton-nlp/WebShop")
     parser.add_argument("--data", type=Path, required=True, help="folder of the raw files")
-    parser.add_argument("--mode", default="text", choices=("text", "text_rich", "html", "url"))
+    parser.add_argument("--mode", default="text", choices=("text", "text_rich", "url"))
     parser.add_argument("--human", action="store_true", help="human goals")
     parser.add_argument("--attributes", action="store_true", help="show the attributes tab")
     parser.add_argument("--history", type=int, default=0, help="earlier pages and actions shown")

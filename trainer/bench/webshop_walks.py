@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 BUTTONS = frozenset(
     (
@@ -58,6 +59,26 @@ def words_of(instruction: str) -> list[str]:
     """
     words = re.findall(r"[a-z0-9]+", instruction.lower())
     return [w for w in words if len(w) > 2 and w not in _FILLER] or ["product"]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is seen after an action."""
+
+    observation: str
+    reward: float
+    done: bool
+    has_search_bar: bool
+    clickables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Actions on one goal and the pages that they led to, the first of them after the reset."""
+
+    task_id: str
+    actions: list[str] = field(default_factory=list)
+    pages: list[Page] = field(default_factory=list)
 
 
 class Shopper:

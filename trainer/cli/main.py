@@ -41,6 +41,7 @@ COMMANDS: dict[str, Command] = {
     "verify webshop": Command("verify_webshop", "replay transcripts of the original WebShop"),
     "verify objectives": Command("verify_objectives", "check objectives against numeric vectors"),
     "bench alfworld": Command("bench_alfworld", "speed beside the original engine, in one run"),
+    "bench webshop": Command("bench_webshop", "the same for WebShop, beside a checkout of it"),
     "data status": Command(
         "data_status", "which games and products are there, what is skipped and why"
     ),

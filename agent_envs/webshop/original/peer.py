@@ -142,12 +142,13 @@ class OriginalShop:
         imported, loaded = self._call("load_seconds")
         return imported, loaded
 
-    def reset(self, goal: int | Mapping[str, Any]) -> Reply:
+    def reset(self, goal: int | Mapping[str, Any], session: str = "0") -> Reply:
         """Start on a goal: its number in `goals`, or any goal in the original's form.
 
-        Sessions before are forgotten.
+        The name of the session shows in addresses. Sessions before are forgotten.
         """
-        return Reply(*self._call("reset", goal if isinstance(goal, int) else dict(goal)))
+        told = goal if isinstance(goal, int) else dict(goal)
+        return Reply(*self._call("reset", told, session))
 
     def step(self, action: str) -> Reply:
         """Take one action, such as ``"search[red shoes]"`` or ``"click[buy now]"``."""

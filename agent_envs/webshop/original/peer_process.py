@@ -24,9 +24,6 @@ from typing import Any
 
 from agent_envs.webshop.original.stand_in import StandInIndex
 
-SESSION = "0"
-"""Name of the only session; the original shows it in addresses and nowhere else."""
-
 
 @dataclass(frozen=True, slots=True)
 class Setup:
@@ -106,16 +103,15 @@ class _Peer:
     def searches(self) -> tuple[int, float]:
         return self._searcher.calls, self._searcher.seconds
 
-    def reset(self, goal: int | dict[str, Any]) -> tuple[Any, ...]:
-        env = self._env
+    def reset(self, goal: int | dict[str, Any], session: str) -> tuple[Any, ...]:
+        sessions = self._env.server.user_sessions
         # The original remembers every session it ever had, and the goal of each.
-        env.server.user_sessions.clear()
+        sessions.clear()
         begin = time.process_time()
         if isinstance(goal, int):
-            env.server.user_sessions[SESSION] = {"goal": env.server.goals[goal], "done": False}
-        else:
-            env.server.user_sessions[SESSION] = {"goal": goal, "done": False}
-        observation, _ = env.reset(SESSION)
+            goal = self._env.server.goals[goal]
+        sessions[session] = {"goal": goal, "done": False}
+        observation, _ = self._env.reset(session)
         return self._reply(observation, 0.0, False, begin)
 
     def step(self, action: str) -> tuple[Any, ...]:
@@ -133,7 +129,7 @@ class _Peer:
             done,
             page["has_search_bar"],
             tuple(page["clickables"]),
-            self._env.server.user_sessions[SESSION].get("verbose_info") if done else None,
+            self._env.server.user_sessions[self._env.session].get("verbose_info") if done else None,
             middle - begin,
             end - middle,
         )

@@ -71,9 +71,10 @@ class WebAgentTextEnv(gym.Env):
         self.server.user_sessions = {"old": {}}
 
     def reset(self, session=None):
-        self.session = self.server.user_sessions[session]
+        self.session = session
+        self.visit = self.server.user_sessions[session]
         self.found = ["start"]
-        return f"{self.mode} {self.session['goal']['name']} {self.kwargs}", None
+        return f"{self.mode} {self.visit['goal']['name']} {self.kwargs}", None
 
     def step(self, action):
         name, _, argument = action[:-1].partition("[")
@@ -81,7 +82,7 @@ class WebAgentTextEnv(gym.Env):
             self.found = find(self.server.searcher, argument)
             return " ".join(self.found), 0.0, False, None
         if argument == "buy now":
-            self.session["verbose_info"] = {"nouns": nouns(self.session["goal"]["name"])}
+            self.visit["verbose_info"] = {"nouns": nouns(self.visit["goal"]["name"])}
             return "bought", self.server.product_prices["B01"], True, None
         if argument == "leave":
             os._exit(3)

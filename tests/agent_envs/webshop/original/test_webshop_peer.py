@@ -73,6 +73,8 @@ def test_goals_and_options_reach_the_original(peer: OriginalShop) -> None:
     assert peer.goals()[3] == {"name": "Hat"}
     assert peer.reset({"name": "Any"}).observation.startswith("text Any ")
     assert peer.step("click[sessions]").observation == "0"
+    peer.reset(2, "mine")
+    assert peer.step("click[sessions]").observation == "mine"
 
 
 def test_prices_follow_the_seed_until_they_are_set(peer: OriginalShop) -> None:
