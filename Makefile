@@ -17,7 +17,7 @@ endif
 # One thread a process: the tests run two processes, and the tiny model gains nothing from more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo test test-full lint format bench clean
+.PHONY: help setup demo test test-full lint format bench bench-webshop clean
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
@@ -47,6 +47,9 @@ format: $(STAMP) ## rewrite the code in the project's format
 
 bench: $(STAMP) ## speed beside the original engine, in one run; writes benchmarks/results/
 	$(BIN)/python benchmarks/alfworld_speed.py $(ARGS)
+
+bench-webshop: $(STAMP) ## the same for WebShop; with ARGS="--original DIR" beside a checkout of it
+	$(BIN)/python benchmarks/webshop_speed.py $(ARGS)
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

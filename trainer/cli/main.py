@@ -47,7 +47,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "data fetch": Command("data_fetch", "get ALFWorld's own games"),
     "data import": Command("data_import", "convert WebShop's original files to a store"),
-    "data generate": Command("data_generate", "write generated households as game files"),
+    "data generate": Command("data_generate", "write generated households or shops as files"),
 }
 
 # Distributions that an extra of ours brings, by the name of the module that fails to import.
