@@ -106,27 +106,24 @@ def print_rest(console: Console, result: dict[str, Any]) -> None:
         "snapshot {gym_snapshot_us:.1f} µs, restore {gym_restore_us:.1f} µs. A walk leaves "
         "{cache_kib_per_goal:.0f} KiB in the caches, which are bounded.".format(**result)
     )
-    console.print(search_table(result["search"]))
+    for line in search_lines(result["search"]):
+        console.print(line)
     console.print(", ".join(f"{k} {v}" for k, v in result["machine"].items()))
 
 
-def search_table(search: dict[str, dict[str, Any]]) -> Table:
+def search_lines(search: dict[str, dict[str, Any]]) -> list[str]:
     """Search by size of the catalogue, beside another engine where that was run."""
-    table = Table(title="search, every query for the first time")
-    for column in ("documents", "build", "file", "open", "p50", "p99", "resident", "bm25s: p50"):
-        table.add_column(column, justify="right")
-    table.add_column("same top 50", justify="right")
+    lines = []
     for size, row in search.items():
         peer = row["bm25s"]
-        table.add_row(
-            f"{int(size):,}",
-            f"{row['build_s']:.1f} s",
-            f"{row['bytes'] / 2**20:.1f} MiB",
-            f"{row['open_ms']:.1f} ms",
-            f"{row['p50_ms']:.3f} ms",
-            f"{row['p99_ms']:.3f} ms",
-            f"{row['rss_queries']:.0f} MiB",
-            "" if peer is None else f"{peer['p50_ms']:.3f} ms",
-            "" if peer is None else f"{peer['overlap']:.0%}",
+        lines.append(
+            f"Search in {int(size):,} documents: p50 {row['p50_ms']:.3f} ms, p99 "
+            f"{row['p99_ms']:.3f} ms; built in {row['build_s']:.1f} s, "
+            f"{row['bytes'] / 2**20:.1f} MiB, opened in {row['open_ms']:.1f} ms, "
+            f"{row['rss_queries']:.0f} MiB resident."
         )
-    return table
+        if peer is not None:
+            lines[-1] += (
+                f" bm25s: p50 {peer['p50_ms']:.3f} ms, {peer['overlap']:.0%} of our top 50."
+            )
+    return lines

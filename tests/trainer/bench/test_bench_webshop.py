@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from trainer.bench import webshop as bench
 from trainer.bench import webshop_search
 from trainer.bench.webshop_engine import measure as measure_engine
 from trainer.bench.webshop_walks import Page, Shopper, Walk, texts, words_of
+from trainer.cli import bench_webshop as command
 
 
 @pytest.fixture(scope="module")
@@ -235,3 +237,25 @@ def test_the_largest_size_is_judged(shop: Shop, monkeypatch: pytest.MonkeyPatch)
     assert found["search_resident_mb"] == pytest.approx(11.8)
     count = len(shop.catalogue)
     assert asked == [(count, (1000,), 7), (count, (1000, 100_000, 1_180_000), 7)]
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {
+        "build_s": 1.0, "bytes": 3 << 20, "open_ms": 2.5, "p50_ms": 0.125, "p99_ms": 0.5,
+        "rss_queries": 60.0, "bm25s": {"p50_ms": 0.75, "overlap": 0.5},
+    }  # fmt: skip
+    rows = {"1000": row, "100000": row | {"bm25s": None}}
+    monkeypatch.setattr(webshop_search, "search_scale", lambda *documents, **options: rows)
+    monkeypatch.setattr(bench, "calibrate", lambda: sum(range(10**5)))
+    args = command.Args(data="generated:small?seed=5", goals=4, json=True)
+    code = command.run(args)
+    *table, last = capsys.readouterr().out.splitlines()
+    figures = json.loads(last)
+    assert code == bool(figures["missed"])
+    assert figures["missed"] == bench.missed(figures)
+    assert figures["estimated"] is True
+    assert figures["search"] == rows
+    assert figures["thresholds"] == bench.AT_LEAST | bench.BELOW
+    shown = " ".join(table)
+    for text in ("(estimated)", "in 100,000 doc", "3.0 MiB", "bm25s: p50 0.750 ms", "never seen"):
+        assert text in shown
