@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from functools import partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_envs.alfworld.backends import engine_version
 from agent_envs.core import Info, TextEnv
 from agent_envs.errors import (
     InvalidOption,
@@ -23,12 +22,13 @@ from agent_envs.errors import (
 )
 from agent_envs.frozen import FrozenDict
 from agent_envs.hooks import SUCCESS
+from agent_envs.version import engine_version
 from agent_envs.webshop import compat as original
 from agent_envs.webshop.actions import ACTION_LIMIT, SEARCH_TEMPLATE
 from agent_envs.webshop.catalogue.goals import Kind
 from agent_envs.webshop.catalogue.splits import Split, SplitBy
 from agent_envs.webshop.engine import DONE, INDEX, START, Engine, Rules, engine_of
-from agent_envs.webshop.model import Goal, PrivilegedShop, Purchase, Session
+from agent_envs.webshop.model import Goal, PrivilegedShop, Purchase, RewardInfo, Session
 from agent_envs.webshop.pages import NOTHING, View
 from agent_envs.webshop.reward import REWARD_VERSION
 from agent_envs.webshop.shop import GoalSet, Shop, goal_from_dict, load_shop
@@ -46,6 +46,7 @@ HISTORY_LIMIT = 64
 _PAGE_LIMIT = 1 << 18  # characters of a page; the longest of the 1,000 products takes 16,000
 _HTML_LIMIT = 1 << 22
 
+_PARTS = tuple(field.name for field in fields(RewardInfo))
 _SEARCHABLE = {"action_templates": (SEARCH_TEMPLATE,), "reward_info": None}
 _OTHER = {"action_templates": (), "reward_info": None}
 
@@ -172,7 +173,7 @@ class WebShopEnv(TextEnv):
         )
         self._given: tuple[str, Goal] | None = None
         self._goal: Goal | None = None
-        self._name = self._heading = ""
+        self._name = self._first = self._heading = ""
         self._session: Session = START
         self._view: View = NOTHING
         self._bought: Purchase | None = None
@@ -280,7 +281,8 @@ class WebShopEnv(TextEnv):
 
     def _page_info(self) -> Mapping[str, Any]:
         if self._bought is not None:
-            parts = {k: v for k, v in asdict(self._bought.info).items() if v is not None}
+            info = self._bought.info
+            parts = {name: part for name in _PARTS if (part := getattr(info, name)) is not None}
             return {"action_templates": (), "reward_info": FrozenDict(parts)}
         return _SEARCHABLE if self._session.page == INDEX else _OTHER
 
@@ -351,7 +353,8 @@ class WebShopEnv(TextEnv):
         """Make `goal` current."""
         self._goal = goal
         self._name = session_name(task_id)
-        self._heading = self._engine.layout.head(goal.instruction)
+        layout = self._engine.layout
+        self._first, self._heading = layout.index(goal.instruction), layout.head(goal.instruction)
 
     def _page_text(self) -> str:
         """What the page itself shows, without history."""
@@ -361,15 +364,13 @@ class WebShopEnv(TextEnv):
             return engine.url(self._name, session)
         if self._mode == "html":
             return _html(engine, goal, session, self._bought, self._name)
-        text: str
         if session.page == INDEX:
-            text = engine.layout.index(goal.instruction)
-        elif self._bought is not None:
+            return self._first
+        if self._bought is not None:
             asin = engine.shop.catalogue.asin(session.product)
-            text = engine.layout.done(asin, session.options, self._bought.reward)
-        else:
-            text = engine.text(session, self._view, self._name, self._heading)
-        return text
+            text: str = engine.layout.done(asin, session.options, self._bought.reward)
+            return text
+        return engine.text(session, self._view, self._name, self._heading)
 
     def _shown(self, command: str) -> str:
         """The observation after `command`: the page, behind pages and actions before it."""
@@ -443,6 +444,8 @@ class WebShopEnv(TextEnv):
         return self._goals.goal(task_id)
 
     def _check_history(self, seen: object, said: object) -> None:
+        if seen == () == said:
+            return
         limits = (self.observation_space.max_length, ACTION_LIMIT)
         for texts, keeps, limit in zip((seen, said), self._keeps, limits, strict=True):
             good = type(texts) is tuple and len(texts) <= keeps

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from agent_envs.webshop.model import Product
 
 SEPARATOR = " [SEP] "
-_ASCII_SPACES = str.maketrans("", "", " \n\t\f\r")
+_ASCII_SPACES = " \n\t\f\r"
 
 
 def node(text: str) -> str | None:
@@ -19,8 +19,10 @@ def node(text: str) -> str | None:
 
     Blank ASCII text shrinks to a line feed, which is not shown, or to a blank, which is.
     """
-    if not text.translate(_ASCII_SPACES):
-        return " " if text and "\n" not in text else None
+    if not text:
+        return None
+    if text.isspace() and not text.strip(_ASCII_SPACES):
+        return None if "\n" in text else " "
     return text
 
 
