@@ -36,21 +36,30 @@ def length_bytes(lengths: NDArray[np.integer]) -> NDArray[np.uint8]:
     return (np.searchsorted(byte_lengths(), lengths, side="right") - 1).astype(np.uint8)
 
 
-def length_norms(mean_length: float) -> NDArray[np.float32]:
-    """(256,): k1 * (1 - b + b * length / mean) for the length of each byte.
+def inverse_norms(mean_length: float) -> NDArray[np.float32]:
+    """(256,): 1 / (k1 * (1 - b + b * length / mean)) for the length of each byte.
 
     Args:
         mean_length: over the documents that have any term; rounded to float32 here.
     """
     lengths = byte_lengths().astype(np.float32)
     one = np.float32(1)
-    return K1 * ((one - B) + B * lengths / np.float32(mean_length))
+    return one / (K1 * ((one - B) + B * lengths / np.float32(mean_length)))
 
 
-def saturation(frequencies: NDArray[np.integer], norms: NDArray[np.float32]) -> NDArray[np.float32]:
-    """f / (f + norm), divided in float64 and rounded to float32; both arrays of one shape."""
-    exact = frequencies.astype(np.float64)
-    return (exact / (exact + norms)).astype(np.float32)
+def divisors(
+    frequencies: NDArray[np.integer], inverses: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """1 + f / norm, of arrays of one shape: what `term_scores` needs of a term in a document."""
+    return np.float32(1) + frequencies.astype(np.float32) * inverses
+
+
+def term_scores(weight: np.float32, divisors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The scores of a term, its `weight` being boost * idf.
+
+    w * f / (f + norm) is worked out as w - w / (1 + f / norm), as there.
+    """
+    return weight - weight / divisors
 
 
 def idf(documents: int, having: int) -> np.float32:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent_envs.webshop.search.analyzer import analyze
-from agent_envs.webshop.search.bm25 import idf, length_bytes, length_norms, saturation
+from agent_envs.webshop.search.bm25 import divisors, idf, inverse_norms, length_bytes
 from agent_envs.webshop.search.storage import Arrays
 
 _BATCH = 1 << 15  # documents
@@ -31,7 +31,7 @@ TYPES = {
     "idfs": "<f4",
     "starts": "<i8",
     "documents": "<i4",
-    "saturations": "<f4",
+    "divisors": "<f4",
     "ranks": "<i4",
     "by_rank": "<i4",
 }
@@ -42,7 +42,7 @@ TYPES = {
 - ``idfs`` (T,): inverse document frequencies;
 - ``starts`` (T + 1,): where the postings of each term start;
 - ``documents`` (P,): numbers of the documents with the term, ascending;
-- ``saturations`` (P,): f / (f + norm) for the term in the document;
+- ``divisors`` (P,): 1 + f / norm for the term in the document, see `bm25.term_scores`;
 - ``ranks`` (N,): place of each document in the order of ids, which decides between equal scores;
 - ``by_rank`` (N,): the documents in that order.
 """
@@ -183,17 +183,18 @@ def _statistics(
 ) -> Arrays:
     """What scores are made of. Overwrites `frequencies`."""
     filled = int(np.count_nonzero(lengths))
-    norms = length_norms(int(lengths.sum()) / filled if filled else 1.0)[length_bytes(lengths)]
-    saturations = frequencies.view(np.float32)
+    mean = int(lengths.sum()) / filled if filled else 1.0
+    inverses = inverse_norms(mean)[length_bytes(lengths)]
+    divided = frequencies.view(np.float32)
     for start in range(0, len(documents), _SLICE):
         part = slice(start, start + _SLICE)
-        saturations[part] = saturation(frequencies[part], norms[documents[part]])
+        divided[part] = divisors(frequencies[part], inverses[documents[part]])
     idfs = [idf(filled, count) for count in np.diff(starts).tolist()]
     return {
         "idfs": np.array(idfs, np.float32),
         "starts": starts,
         "documents": documents,
-        "saturations": saturations,
+        "divisors": divided,
     }
 
 

@@ -19,7 +19,8 @@ class QueryCache:
     """Results by (query, k), the least recently used forgotten first.
 
     At most 4,096 results and 8 MiB, counted by what queries and results occupy, are kept; a result
-    that would take more than a sixteenth of that is not. Safe to use from several threads.
+    that would take more than a sixteenth of that is not. Safe to use from several threads: who finds
+    another one at it does without, since a lock to wait for could be held for ever after a fork.
     """
 
     def __init__(self, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
@@ -33,24 +34,29 @@ class QueryCache:
 
     def get(self, key: Key) -> Result | None:
         """The result, if it is known."""
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
             result = self._results.get(key)
             if result is not None:
                 self._results.move_to_end(key)
             return result
+        finally:
+            self._lock.release()
 
     def put(self, key: Key, result: Result) -> None:
         """Remember a result, forgetting as many others as that takes."""
         size = _size(key, result)
-        if size * 16 > self._max_bytes:
+        if size * 16 > self._max_bytes or not self._lock.acquire(blocking=False):
             return
-        with self._lock:
-            if key in self._results:
-                return
-            self._results[key] = result
-            self.bytes += size
+        try:
+            if key not in self._results:
+                self._results[key] = result
+                self.bytes += size
             while self.bytes > self._max_bytes or len(self._results) > self._max_entries:
                 self.bytes -= _size(*self._results.popitem(last=False))
+        finally:
+            self._lock.release()
 
     def clear(self) -> None:
         """Forget everything."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent_envs.webshop.search.analyzer import analyze
+from agent_envs.webshop.search.bm25 import term_scores
 from agent_envs.webshop.search.builder import TYPES, build_arrays
 from agent_envs.webshop.search.cache import QueryCache
 from agent_envs.webshop.search.storage import Arrays, MappedArrays, corrupt, write_arrays
@@ -25,10 +26,11 @@ TOP_K = 50
 MAX_TERMS = 1024
 """Different terms of a query that count. The original's engine fails at more."""
 _VERIFIED_BYTES = 64 << 20  # files up to here are checked whole when opened: less than 50 ms
-_HELD_BYTES = 32 << 20  # pages of a mapped file touched before they are given back
+_HELD_BYTES = 32 << 20  # of a mapped file read before its pages are given back
+_POSTING_BYTES = 8
 _DENSE = 1 << 16  # below, one pass over all postings is quickest
 _RANK = (1 << 29) - 1
-_PIECES, _PIECE_LENGTH = 1 << 15, 40
+_PIECES, _PIECE_LENGTH = 1 << 13, 40
 
 
 class SearchIndex:
@@ -44,7 +46,7 @@ class SearchIndex:
         self._mapped = mapped
         self.cache = QueryCache()
         self._documents = cast("NDArray[np.int32]", arrays["documents"])
-        self._saturations = cast("NDArray[np.float32]", arrays["saturations"])
+        self._divisors = cast("NDArray[np.float32]", arrays["divisors"])
         self._idfs = cast("NDArray[np.float32]", arrays["idfs"])
         self._ranks = cast("NDArray[np.int32]", arrays["ranks"])
         self._by_rank = cast("NDArray[np.int32]", arrays["by_rank"])
@@ -127,7 +129,10 @@ class SearchIndex:
             return ()
         try:
             totals = self._totals(terms)
-            return tuple(self._best(totals, k))
+            if len(self) <= _DENSE:
+                return self._best(totals, self._ranks, k)
+            found = np.flatnonzero(totals > self._floor(totals, terms, k))
+            return self._best(totals[found], self._ranks[found], k)
         except (IndexError, ValueError) as error:  # not if the content is what was written
             raise corrupt(self._mapped.path if self._mapped else None, str(error)) from None
 
@@ -158,7 +163,7 @@ class SearchIndex:
         found = (self._number(term.encode()) for term in analyze(piece))
         numbers = tuple(number for number in found if number >= 0)
         if len(piece) <= _PIECE_LENGTH:
-            if len(self._pieces) >= _PIECES:  # some 5 MB
+            if len(self._pieces) >= _PIECES:  # less than 16 MB
                 self._pieces.clear()
             self._pieces[piece] = numbers
         return numbers
@@ -180,30 +185,51 @@ class SearchIndex:
         for number, boost in terms.items():
             part = slice(starts[number], starts[number + 1])
             documents.append(self._documents[part])
-            # idf first: the product is rounded as Lucene rounds it.
             weight = idfs[number] if boost == 1 else np.float32(boost) * idfs[number]
-            scores.append(self._saturations[part] * weight)
+            scores.append(term_scores(weight, self._divisors[part]))
         if len(self) <= _DENSE:
             joined = np.concatenate(documents), np.concatenate(scores)
             return cast("NDArray[np.float64]", np.bincount(*joined, minlength=len(self)))
         totals = np.zeros(len(self))
         for numbers, values in zip(documents, scores, strict=True):
             totals[numbers] += values
+        self._give_back(sum(map(len, documents)))
         return totals
 
-    def _best(self, totals: NDArray[np.float64], k: int) -> list[int]:
-        """Numbers of the documents with the `k` largest positive totals, equal ones by id."""
+    def _floor(self, totals: NDArray[np.float64], terms: dict[int, int], k: int) -> float:
+        """A number that the `k` largest totals exceed, found without looking at all of them."""
+        counts = {number: self._starts[number + 1] - self._starts[number] for number in terms}
+        enough = [number for number in terms if counts[number] >= k]
+        if not enough:
+            return 0.0
+        # The k-th largest of some documents is no larger than the k-th largest of all.
+        rarest = min(enough, key=counts.__getitem__)
+        some = totals[self._documents[self._starts[rarest] : self._starts[rarest + 1]]]
+        least = np.float32(np.partition(some, len(some) - k)[len(some) - k])
+        return float(np.nextafter(least, np.float32(0)))  # a bit less may round to as much
+
+    def _best(
+        self, totals: NDArray[np.float64], ranks: NDArray[np.int32], k: int
+    ) -> tuple[int, ...]:
+        """Numbers of the documents with the `k` largest positive totals, equal ones by rank."""
         # Positive floats are ordered as their bits are. A float32 leaves 29 of a float64's bits
         # unused: with the rank taken off, one integer holds both, and 0 becomes 0 or less.
         keys = totals.astype(np.float32).astype(np.float64).view(np.int64)
-        keys -= self._ranks
+        keys -= ranks
         if len(keys) > k:
             keys.partition(len(keys) - k)
             keys = keys[len(keys) - k :]
         keys.sort()
         keys = keys[keys.searchsorted(1) :]
-        best: list[int] = self._by_rank[(-keys[::-1]) & _RANK].tolist()
-        return best
+        return tuple(self._by_rank[(-keys[::-1]) & _RANK].tolist())
+
+    def _give_back(self, postings: int) -> None:
+        """Count postings read, and let go of a mapped file's pages now and then."""
+        if self._mapped is not None:
+            self._touched += postings * _POSTING_BYTES
+            if self._touched > _HELD_BYTES:
+                self._touched = 0
+                self._mapped.release()
 
 
 def _check(mapped: MappedArrays) -> None:
@@ -213,7 +239,7 @@ def _check(mapped: MappedArrays) -> None:
     if not (
         size["idfs"] == terms
         and size["starts"] == size["spelling_starts"] == terms + 1
-        and size["documents"] == size["saturations"] == mapped.arrays["starts"][-1]
+        and size["documents"] == size["divisors"] == mapped.arrays["starts"][-1]
         and size["ranks"] == size["by_rank"]
         and size["spellings"] == mapped.arrays["spelling_starts"][-1]
     ):
