@@ -1,7 +1,8 @@
-"""Fixtures for external data and the reference engine.
+"""Fixtures for external data, the reference engine and a browser.
 
-Tests that need them take the fixture `real_data`, `real_games` or `reference`; where the thing is
-absent they are skipped, and fail instead if ``SERO_REQUIRE`` names it (``reference``, ``data``).
+Tests that need them take the fixture `real_data`, `real_games`, `reference` or `browser`; where the
+thing is absent they are skipped, and fail instead if ``SERO_REQUIRE`` names it (``reference``,
+``data``, ``browser``).
 """
 
 from __future__ import annotations
@@ -78,6 +79,22 @@ def reference() -> None:
         except ImportError as error:
             unavailable("reference", f"{name} cannot be imported ({error})")
     os.environ.pop("ALFWORLD_DATA", None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> None:
+    """Selenium, Flask, Chromium and ChromeDriver are there."""
+    from agent_envs.errors import MissingExtra
+    from agent_envs.webshop.browser import chromium
+    from agent_envs.webshop.site.needs import needed
+
+    try:
+        needed("flask")
+        chromium.selenium_modules()
+        for variable in (chromium.CHROMIUM, chromium.CHROMEDRIVER):
+            chromium.find_program(variable)
+    except MissingExtra as error:
+        unavailable("browser", str(error))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -81,10 +81,10 @@ def selenium_modules() -> Any:
         from selenium import webdriver
         from selenium.webdriver.remote.client_config import ClientConfig  # noqa: F401
     except ImportError as error:
+        package = (error.name or "selenium").partition(".")[0]
         raise MissingExtra(
-            f"The browser env needs the package {error.name or 'selenium'!r}, which is not "
-            "installed. It comes with the extra 'browser': pip install '.[browser]' in a checkout "
-            "of sero."
+            f"The browser env needs the package {package!r}, which is not installed, or too old. "
+            "It comes with the extra 'browser': pip install '.[browser]' in a checkout of sero."
         ) from error
     return webdriver
 

@@ -168,7 +168,7 @@ class WebShopBrowserEnv(WebShopEnv):
 
     def _at_page(self) -> Shown:
         """The page of the session, to which the browser goes if it is not there."""
-        if self._dom is None:
+        if self._dom is None or not self._front.is_open:
             assert self._goal is not None
             self._dom = self._front.show(self._goal, self._session, self._bought)
         return self._dom

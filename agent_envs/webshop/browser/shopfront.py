@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -51,9 +52,17 @@ class Shopfront:
         self._server: SiteServer | None = None
         self._browser: Chromium | None = None
         self._sid: str | None = None
+        self._process = os.getpid()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a browser was started, and has not failed."""
+        browser = self._browser
+        return self._process == os.getpid() and browser is not None and browser.is_open
 
     def close(self) -> None:
         """End site and browser. Returns when both are gone."""
+        self._take_over()
         browser, server = self._browser, self._server
         self._browser = self._server = self._sid = None
         if browser is not None:
@@ -203,13 +212,21 @@ class Shopfront:
             raise BrowserError("The site knows nothing of this visit (any more).")
         return found
 
+    def _take_over(self) -> None:
+        """After a fork, leave site and browser to the process that started them."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._browser = self._server = self._sid = None
+
     def _site(self) -> Site:
+        self._take_over()
         if self._server is None:
             site = Site(self._shop, (), "env", self._rules)
             self._server = SiteServer(site).start()
         return self._server.site
 
     def _open(self) -> Chromium:
+        self._take_over()
         if self._browser is not None and not self._browser.is_open:
             self._browser = None  # it failed
         if self._browser is None:

@@ -17,8 +17,8 @@ def needed(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
+        package = (error.name or name).partition(".")[0]
         raise MissingExtra(
-            f"The shop's web site needs the package {error.name or name!r}, which is not "
-            "installed. It comes with the extra 'site': pip install '.[site]' in a checkout of "
-            "sero."
+            f"The shop's web site needs the package {package!r}, which is not installed. It comes "
+            "with the extra 'site': pip install '.[site]' in a checkout of sero."
         ) from error

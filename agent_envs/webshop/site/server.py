@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import threading
 from types import TracebackType
@@ -64,6 +65,7 @@ class SiteServer:
             listening.close()  # the server has a duplicate
         self.port = int(self._server.server_address[1])
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
 
     @property
     def url(self) -> str:
@@ -81,7 +83,8 @@ class SiteServer:
 
     def stop(self) -> None:
         """Stop listening, for good. Requests that are being answered are answered."""
-        if self._thread is not None:
+        # A forked process has the socket, but not the thread: nobody would answer `shutdown`.
+        if self._thread is not None and self._process == os.getpid():
             self._server.shutdown()
             self._thread.join()
             self._thread = None
