@@ -145,11 +145,19 @@ def test_html_is_the_page_that_the_text_is_of(browser: None) -> None:
         browsing.close()
 
 
+INHERITED = (
+    *("seeded_reset", "task_on_request", "schedule", "admissible_accepted", "info_immutable"),
+    *("hostile_snapshots", "snapshot_bytes", "budget_restored"),
+)
+"""Promises that the browser has no part in; checked at the full count only, as each takes long."""
+
+
 def test_it_keeps_the_promises_of_every_env(browser: None) -> None:
+    skip = INHERITED[: full_count(len(INHERITED), 0)]
     env = make(task_ids=["human-0", "human-1", "human-2"], max_steps=6)
     try:
-        report = check_snapshot_env(env, walks=full_count(1, 3), steps=4, plan=shops.buy)
-        assert report.unchecked == ()
+        report = check_snapshot_env(env, walks=full_count(1, 3), steps=4, plan=shops.buy, skip=skip)
+        assert sorted(name for name, _ in report.unchecked) == sorted(skip)
     finally:
         env.close()
 
