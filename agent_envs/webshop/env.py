@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from functools import partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -45,6 +44,7 @@ HISTORY_LIMIT = 64
 
 _PAGE_LIMIT = 1 << 18  # characters of a page; the longest of the 1,000 products takes 16,000
 _HTML_LIMIT = 1 << 22
+_QUERY_IN_LINKS = 256
 
 _PARTS = tuple(field.name for field in fields(RewardInfo))
 _SEARCHABLE = {"action_templates": (SEARCH_TEMPLATE,), "reward_info": None}
@@ -456,7 +456,11 @@ class WebShopEnv(TextEnv):
 def _html(engine: Engine, goal: Goal, session: Session, bought: Purchase | None, name: str) -> str:
     from agent_envs.webshop.site.markup import page_html
 
-    links: Callable[[Session], str] = partial(engine.url, name)
+    def links(there: Session) -> str:
+        # A page has an address for every option: a long query would blow it up.
+        query = there.query and there.query[:_QUERY_IN_LINKS]
+        return engine.url(name, there._replace(query=query))
+
     return page_html(engine.shop, goal, session, bought, links, rules=engine.rules)
 
 

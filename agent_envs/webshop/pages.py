@@ -95,7 +95,8 @@ class Pages:
         self._show_attributes = show_attributes
         self._compat = compat
         self._row = lru_cache(maxsize=ROWS)(self._make_row)
-        self._sub_text = lru_cache(maxsize=SUB_PAGES_KEPT)(self._make_sub)
+        self.sub = lru_cache(maxsize=SUB_PAGES_KEPT)(self._make_sub)
+        """View of a page below an item page, by number of the product and name."""
         self.item = lru_cache(maxsize=ITEM_PAGES)(self._make_item)
         """View of the item page of a product, by number."""
 
@@ -106,27 +107,25 @@ class Pages:
 
     def results_of(self, shown: tuple[int, ...], number: int, total: int) -> View:
         """View of a page of results with these products on it."""
-        rows = [self._row(product) for product in shown]
-        buttons = (BACK_TO_SEARCH, PREVIOUS, NEXT) if number > 1 else (BACK_TO_SEARCH, NEXT)
-        targets = dict(_RESULT_BUTTONS if number > 1 else _FIRST_RESULT_BUTTONS)
-        for row, product in zip(rows, shown, strict=True):
-            targets[row.command] = product
-        text = self._layout.results(number, total, [row.text for row in rows])
-        clickables = tuple(dict.fromkeys((*buttons, *[row.link for row in rows])))
-        return View(text, clickables, tuple(targets), targets, (), shown, total)
-
-    def sub(self, product: int, name: str) -> View:
-        """View of a page below an item page."""
-        return View(self._sub_text(product, name), _BUTTONS, _SUB_COMMANDS, _SUB_TARGETS)
+        links = dict(_BUTTONS_OF_RESULTS if number > 1 else _BUTTONS_OF_FIRST_RESULTS)
+        targets = dict(_TARGETS_OF_RESULTS if number > 1 else _TARGETS_OF_FIRST_RESULTS)
+        texts = []
+        for product in shown:
+            text, link, command = self._row(product)
+            texts.append(text)
+            links[link] = None
+            targets[command] = product
+        text = self._layout.results(number, total, texts)
+        return View(text, tuple(links), tuple(targets), targets, (), shown, total)
 
     def _make_row(self, number: int) -> _Row:
         product = self._catalogue[number]
         link = product.asin.lower()
         return _Row(self._layout.row(product), link, click(link))
 
-    def _make_sub(self, number: int, name: str) -> str:
-        text: str = self._layout.sub(self._catalogue[number], name)
-        return text
+    def _make_sub(self, number: int, name: str) -> View:
+        text = self._layout.sub(self._catalogue[number], name)
+        return View(text, _BUTTONS, _SUB_COMMANDS, _SUB_TARGETS)
 
     def _make_item(self, number: int) -> View:
         product = self._catalogue[number]
@@ -164,8 +163,10 @@ _NAMED = {
     **{name.lower(): FIRST_SUB - place for place, name in enumerate(SUB_PAGES)},
 }
 _SUB_COMMANDS = tuple(_SUB_TARGETS)
-_FIRST_RESULT_BUTTONS = {click(BACK_TO_SEARCH): TO_INDEX, click(NEXT): TO_NEXT}
-_RESULT_BUTTONS = {
+_BUTTONS_OF_FIRST_RESULTS = dict.fromkeys((BACK_TO_SEARCH, NEXT))
+_BUTTONS_OF_RESULTS = dict.fromkeys((BACK_TO_SEARCH, PREVIOUS, NEXT))
+_TARGETS_OF_FIRST_RESULTS = {click(BACK_TO_SEARCH): TO_INDEX, click(NEXT): TO_NEXT}
+_TARGETS_OF_RESULTS = {
     click(BACK_TO_SEARCH): TO_INDEX,
     click(PREVIOUS): TO_PREVIOUS,
     click(NEXT): TO_NEXT,

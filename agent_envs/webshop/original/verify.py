@@ -189,11 +189,17 @@ class _Replay:
         """Whether a page of results differs in the order of nearly equal ones alone."""
         view = self._env.privileged()
         session, shop = view.session, self._env.shop
-        if session.page != RESULTS or not set(unequal) <= {
-            "observation",
-            "available",
-            "admissible",
-        }:
+        query = session.query
+        if (
+            session.page != RESULTS
+            or query is None
+            or not set(unequal)
+            <= {
+                "observation",
+                "available",
+                "admissible",
+            }
+        ):
             return False
         found = self._engine.view(session)
         buttons = len(found.clickables) - len(found.products)
@@ -201,7 +207,7 @@ class _Replay:
         expected = tuple(number for number in named if number is not None)
         if len(expected) != len(named) or len(expected) != len(found.products):
             return False
-        scores = shop.index.scores(session.query)
+        scores = shop.index.scores(query)
         apart = np.abs(scores[list(expected)] - scores[list(found.products)])
         heading = self._engine.layout.head(view.goal.instruction)
         text = self._engine.results_text(session, heading, expected)

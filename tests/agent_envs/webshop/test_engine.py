@@ -285,5 +285,5 @@ def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         small.view(session)
         small.view(Session(ITEM, "desk", 1, place, "", (), (place,)))
         small.view(Session(SUB, "desk", 1, place, "Features", (), (place,)))
-    caches = [small._results, small._pages.item, small._pages._row, small._pages._sub_text]
+    caches = [small._results, small._pages.item, small._pages._row, small._pages.sub]
     assert [cache.cache_info().currsize for cache in caches] == [4] * 4
