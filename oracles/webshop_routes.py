@@ -25,6 +25,8 @@ QUERY_LIMIT = 1000
 FAR = 5
 """Pages of results that are turned at most; a search finds no more than five."""
 
+# What every instruction says, and none means: a request, and the price limit.
+_WISH = re.compile(r"^find me |, and price lower than [\d.]+ dollars$", re.IGNORECASE)
 _UNSAYABLE = re.compile(r"[\[\]<>\s]+")
 # The published prompts count a reply with one of these as malformed.
 _CJK = re.compile("[\u4e00-\u9fff]+")
@@ -99,9 +101,10 @@ def follow(engine: Engine, session: Session, commands: Iterable[str]) -> Session
 def query_for(engine: Engine, goal: Goal, number: int | None) -> str | None:
     """The query that lists the wanted product on the earliest page; the first of its kind.
 
-    Tried in turn: the title, the title with the options, all that the search knows of the product,
-    the instruction; first without ideographs. Where no query finds the product, or the shop does
-    not have it, the first query. None if nothing can be searched for.
+    Tried in turn: the words of the instruction, which the student knows as well, so that a policy
+    that learns from the oracle can come to search like it; the title, the title with the options,
+    all that the search knows of the product; first without ideographs. Where no query finds the
+    product, or the shop does not have it, the first query. None if nothing can be searched for.
     """
     product = None if number is None else engine.shop.catalogue[number]
     best: tuple[int, str] | None = None
@@ -121,16 +124,15 @@ def query_for(engine: Engine, goal: Goal, number: int | None) -> str | None:
 
 
 def _queries(goal: Goal, product: Product | None) -> Iterator[str]:
-    texts = [goal.name]
+    texts = [_WISH.sub("", goal.instruction), goal.name]
     if product is not None:
         options = " ".join(f"{group} {' '.join(values)}" for group, values in product.options)
         bullets = " ".join(product.bullets[:1])
-        texts = [
+        texts[1:] = [
             product.title,
             f"{product.title} {options}",
             f"{product.title} {product.description} {bullets} {options}",
         ]
-    texts.append(goal.instruction)
     for query in dict.fromkeys(
         [_sayable(_CJK.sub(" ", text)) for text in texts] + [_sayable(text) for text in texts]
     ):

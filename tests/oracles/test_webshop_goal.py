@@ -327,7 +327,7 @@ def test_a_product_that_the_shop_has_not(shelf: Shop) -> None:
     goal = goal_for(shelf, "B0MISSING0", ("large",))  # with the title of the first mug
     plan = ORACLE.plan(view(shelf, goal))
     assert plan.status is PlanStatus.FOUND
-    assert plan.detail == "the shop has no product 'B0MISSING0'; 'B00000000A' is bought instead"
+    assert plan.detail == "the shop has no product 'B0MISSING0'; 'B000000010' is bought instead"
     nothing = goal._replace(name="zzz", query="zzz", product_category="", instruction="zzz")
     plan = ORACLE.plan(view(shelf, nothing))
     assert (plan.status, plan.actions) == (PlanStatus.UNSUPPORTED, ())
@@ -340,14 +340,27 @@ def test_a_product_that_the_shop_has_not(shelf: Shop) -> None:
 def test_titles_that_cannot_be_said() -> None:
     shop = shop_of([item("B00000000A", "Mug [2\nPack] <r> Oak"), item("B00000000B", "Hose")])
     for rules in (Rules(), COMPAT):
-        seen = view(shop, goal_for(shop, "B00000000A"), rules=rules)
+        goal = goal_for(shop, "B00000000A")._replace(instruction="find me a zzz")
+        seen = view(shop, goal, rules=rules)
         plan = ORACLE.plan(seen)
         assert plan.actions[0] == "search[mug 2 pack r oak]"
         assert bought(seen, plan).reward == 1.0
     long = shop_of([item("B00000000A", "mug " + "word " * 3000), item("B00000000B", "Hose")])
-    plan = ORACLE.plan(view(long, goal_for(long, "B00000000A")))
+    goal = goal_for(long, "B00000000A")._replace(instruction="find me a zzz")
+    plan = ORACLE.plan(view(long, goal))
     assert plan.status is PlanStatus.FOUND
-    assert len(plan.actions[0]) <= 1009
+    assert 900 < len(plan.actions[0]) <= 1009
+
+
+def test_searches_as_the_student_could() -> None:
+    """With the words of the instruction, where they list the product on the first page."""
+    shop = shop_of([item("B00000000A", "Mug Of Oak"), item("B00000000B", "Hose")])
+    goal = goal_for(shop, "B00000000A")._replace(
+        instruction="Find me oak mug with color: red, and price lower than 20.00 dollars"
+    )
+    assert ORACLE.plan(view(shop, goal)).actions[0] == "search[oak mug with color: red]"
+    other = goal._replace(instruction="Find me hose, and price lower than 20.00 dollars")
+    assert ORACLE.plan(view(shop, other)).actions[0] == "search[mug of oak]"
 
 
 def test_random_results_of_the_original(shelf: Shop) -> None:
