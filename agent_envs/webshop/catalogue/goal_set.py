@@ -7,12 +7,11 @@ original's shuffle. Ids are made when asked for, so a million of them cost nothi
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, overload
-
-import numpy as np
 
 from agent_envs.errors import InvalidOption, MissingData, TaskNotFound
 from agent_envs.webshop.catalogue.goals import KINDS, Kind
@@ -88,7 +87,7 @@ class TaskIds(Sequence[str]):
         numbers, number = self._numbers, parsed[1]
         if isinstance(numbers, range):
             return numbers.index(number) if number in numbers else None
-        place = int(np.searchsorted(numbers, number))
+        place = bisect_left(numbers, number)  # numpy's would copy the array to another type
         return place if place < len(numbers) and numbers[place] == number else None
 
     def __eq__(self, other: object) -> bool:

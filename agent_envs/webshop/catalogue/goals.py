@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -239,8 +239,8 @@ class GoalList(Sequence[Goal]):
             return split_of(number, len(self))
         for split in IN_ORDER:
             numbers = self.numbers(split, split_by)
-            place = int(np.searchsorted(numbers, number))
-            if place < len(numbers) and int(numbers[place]) == number:
+            place = bisect_left(numbers, number)  # numpy's would copy the array to another type
+            if place < len(numbers) and numbers[place] == number:
                 return split
         raise CorruptData(f"The {self.kind} goal {number} is in no split; make the store anew.")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
+import os
 import zlib
 from array import array
 from collections.abc import Iterator
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
@@ -15,8 +18,45 @@ from numpy.typing import NDArray
 
 from agent_envs.errors import CorruptData
 
-Blob: TypeAlias = bytes | mmap.mmap
-"""Bytes in memory or in a file: both are read by slices, which no other thread can disturb."""
+
+class FileBlob:
+    """The bytes of a file by slices, read when asked for.
+
+    There is no position that threads or forked processes could disturb. Unlike a mapping of the
+    file it adds nothing to the memory of the process, and a file that was cut off meanwhile gives
+    fewer bytes, no bus error.
+    """
+
+    __slots__ = ("_file", "_size")
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed with this object
+        self._size = os.fstat(self._file.fileno()).st_size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, place: slice) -> bytes:
+        return os.pread(self._file.fileno(), place.stop - place.start, place.start)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it could not be opened
+            self._file.close()
+
+
+Blob: TypeAlias = bytes | mmap.mmap | FileBlob
+"""Bytes in memory or in a file, read by slices."""
+
+
+def open_blob(path: Path) -> Blob:
+    """The bytes of a file. It is mapped where the system cannot read at a place."""
+    if hasattr(os, "pread"):
+        return FileBlob(path)
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return b""  # an empty file cannot be mapped
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
 
 # Text may hold half of a surrogate pair, as JSON can; it is kept as it is.
 _ERRORS = "surrogatepass"

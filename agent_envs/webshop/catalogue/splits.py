@@ -63,12 +63,13 @@ def deal_by_product(products_N: NDArray[np.int32]) -> tuple[NDArray[np.int32], t
     """
     goals = len(products_N)
     wanted_test, wanted_val, _ = split_sizes(goals)
-    _, first, inverse_N, counts = np.unique(
-        products_N, return_index=True, return_inverse=True, return_counts=True
-    )
-    total = len(first)
-    walk = np.argsort(first, kind="stable")
-    codes = np.full(total, 2, dtype=np.int8)
+    counts = np.bincount(products_N)
+    first = np.full(len(counts), goals, dtype=np.int32)
+    # Of several values for one place the last one stays: that of the first goal.
+    first[products_N[::-1]] = np.arange(goals - 1, -1, -1, dtype=np.int32)
+    total = int(np.count_nonzero(counts))
+    walk = np.argsort(first, kind="stable")[:total]
+    codes = np.full(len(counts), 2, dtype=np.int8)
     test = val = 0
     for place, product in enumerate(walk.tolist()):
         left = total - place - 1  # products behind this one
@@ -79,9 +80,9 @@ def deal_by_product(products_N: NDArray[np.int32]) -> tuple[NDArray[np.int32], t
             codes[product], val = 1, val + int(counts[product])
         else:
             break
-    codes_N = codes[inverse_N]
-    order_N = np.argsort(codes_N, kind="stable").astype(np.int32)
-    return order_N, (test, val, goals - test - val)
+    codes_N = codes[products_N]
+    parts = [np.flatnonzero(codes_N == code).astype(np.int32) for code in range(3)]
+    return np.concatenate(parts), (test, val, goals - test - val)
 
 
 def check_split_by(split_by: object) -> SplitBy:

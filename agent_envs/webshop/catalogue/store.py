@@ -1,10 +1,10 @@
 """The imported form of a shop: a folder of arrays and record files that processes share.
 
-Files are mapped into memory, so opening reads next to nothing, whatever the size, and all
-processes of a machine share the pages that they touch. `store.json` names every other file with
-its size and SHA-256. Sizes are compared at every opening, digests too if the store is small; each
-record has a check sum of its own, which is compared whenever it is read. A store is complete or
-absent: it is written beside its place and renamed.
+Arrays are mapped into memory and records read one by one, so opening reads next to nothing,
+whatever the size, and all processes of a machine share what they touch. `store.json` names every
+other file with its size and SHA-256. Sizes are compared at every opening, digests too if the store
+is small; each record has a check sum of its own, which is compared whenever it is read. A store is
+complete or absent: it is written beside its place and renamed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import mmap
 import os
 import shutil
 import tempfile
@@ -26,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent_envs.errors import CorruptData, DataError, InvalidOption, MissingData
-from agent_envs.webshop.catalogue.records import Blob, Records, RecordWriter
+from agent_envs.webshop.catalogue.records import Blob, Records, RecordWriter, open_blob
 
 FORMAT = "sero-webshop-store"
 VERSION = 1
@@ -145,7 +144,7 @@ def is_store(folder: Path) -> bool:
 
 
 def open_store(folder: Path, *, verify: bool | None = None) -> Tables:
-    """Map the files of the store at `folder`.
+    """Open the files of the store at `folder`.
 
     Args:
         verify: compare all digests (True), none (False), or those of a small store (None).
@@ -175,9 +174,9 @@ def open_store(folder: Path, *, verify: bool | None = None) -> Tables:
                 mapped = np.load(folder / name, mmap_mode="r", allow_pickle=False)
                 arrays[stem] = np.asarray(mapped)  # the plain class: faster to index
             else:
-                blobs[stem] = _mapped(folder / name)
+                blobs[stem] = open_blob(folder / name)
     except (OSError, ValueError) as error:
-        raise _damaged(folder, f"{name} cannot be mapped ({error})") from error
+        raise _damaged(folder, f"{name} cannot be opened ({error})") from error
     for name, blob in blobs.items():
         offsets = arrays.get(f"{name}_offsets")
         if offsets is None or not len(offsets) or int(offsets[-1]) != len(blob):
@@ -325,13 +324,6 @@ def _write_header(folder: Path, header: Mapping[str, Any]) -> None:
         file.write(sha256(body).hexdigest().encode() + b"\n" + body)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _mapped(path: Path) -> Blob:
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return b""  # an empty file cannot be mapped
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _digest(file: BinaryIO) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from agent_envs.errors import CorruptData, DataError, InvalidOption, MissingData
 from agent_envs.webshop.catalogue import Shop, import_files, load_shop
 from agent_envs.webshop.catalogue import store as module
 from agent_envs.webshop.catalogue.importing import RawFiles, build_tables
+from agent_envs.webshop.catalogue.records import FileBlob
 from agent_envs.webshop.catalogue.store import HEADER, open_store, verify_store
 from tests.agent_envs.webshop.catalogue.raws import small_raw, small_shop, write_raw
 
@@ -60,12 +62,12 @@ def test_the_same_files_give_the_same_bytes(raw: RawFiles, original: Path, tmp_p
         assert (again / name).read_bytes() == (original / name).read_bytes(), name
 
 
-def test_arrays_and_records_are_mapped(original: Path) -> None:
+def test_arrays_are_mapped_and_records_stay_on_disk(original: Path) -> None:
     tables = open_store(original)
     for values in tables.arrays.values():
         assert isinstance(values.base, np.memmap) or not values.size
         assert not values.flags.writeable
-    assert not any(isinstance(blob, bytes) for blob in tables.blobs.values())
+    assert {type(blob) for blob in tables.blobs.values()} == {FileBlob}
 
 
 def test_every_file_is_checked(store: Path) -> None:
@@ -108,6 +110,28 @@ def test_a_large_store_is_checked_record_by_record(
         verify_store(store)
     with pytest.raises(CorruptData, match="SHA-256"):
         open_store(store, verify=True)
+
+
+def test_a_store_that_is_cut_off_while_it_is_open(store: Path) -> None:
+    shop = load_shop(store)
+    os.truncate(store / "products.jsonl", 100)
+    with pytest.raises(CorruptData, match="Record 20"):
+        _ = shop.catalogue[20]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="the system does not tell")
+def test_open_files_are_closed_with_the_shop(store: Path) -> None:
+    def files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    gc.collect()
+    before = files()
+    for _ in range(20):
+        shop = Shop(open_store(store))
+        assert shop.catalogue.number_of(shop.goals("synthetic")[0].asin) is not None
+        del shop
+    gc.collect()
+    assert files() <= before
 
 
 def test_another_version_is_refused(store: Path) -> None:
