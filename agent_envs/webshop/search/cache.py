@@ -18,9 +18,10 @@ _NUMBER = 40  # an int and the reference to it
 class QueryCache:
     """Results by (query, k), the least recently used forgotten first.
 
-    At most 4,096 results and 8 MiB, counted by what queries and results occupy, are kept; a result
-    that would take more than a sixteenth of that is not. Safe to use from several threads: who finds
-    another one at it does without, since a lock to wait for could be held for ever after a fork.
+    At most 4,096 results and 8 MiB, counted by what queries and results occupy, are kept; a
+    result that would take more than a sixteenth of that is not. Safe to use from several threads:
+    who finds another one at it does without, for a lock to wait for could be held for ever after
+    a fork.
     """
 
     def __init__(self, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:

@@ -117,7 +117,8 @@ class MappedArrays:
                 raise ValueError(f"it holds {list(told['arrays'])}, and should {list(types)}")
             described, free = {}, _BLOCK
             for name, (kind, length, place) in told["arrays"].items():
-                if kind != types[name] or place % _ALIGN or place < free or length < 0:
+                fits = type(length) is type(place) is int and length >= 0 and place >= free
+                if kind != types[name] or not fits or place % _ALIGN:
                     raise ValueError(f"array {name!r} cannot be {kind}, {length} from {place}")
                 free = place + length * np.dtype(kind).itemsize
                 described[name] = (length, place)

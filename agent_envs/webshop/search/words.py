@@ -57,6 +57,7 @@ _EMOJI = (
 )
 _OTHER = f"[sS][sSxtcvzgq]*+|j{_EXT}"
 _STARTS = re.compile("[aiHnKezbpmkrsSj]")
+_IDLE_AT = re.compile("[eztxcvgq]++").match
 _WORD_AT = re.compile(_WORD).match
 _OTHER_AT = re.compile(f"{_EMOJI}|{_OTHER}").match
 # Runs that come to nothing are taken whole (no group matches), so that none is tried again.
@@ -100,7 +101,9 @@ def _with_care(text: str, classes: str) -> list[str]:
         word, other = _WORD_AT(classes, start, end), _OTHER_AT(classes, start, end)
         stop = max(word.end() if word else start, other.end() if other else start)
         if stop == start:
-            start += 1
+            # No limit that ends within such a run lets a word start in it.
+            idle = _IDLE_AT(classes, start)
+            start = max(start + 1, idle.end() - MAX_UNITS + 1 if idle else 0)
         else:
             words.append(text[start:stop])
             start = stop
