@@ -57,6 +57,7 @@ class SearchIndex:
         self._spellings = arrays["spellings"].data
         self._pieces: dict[str, tuple[int, ...]] = {}
         self._touched = 0
+        self._doubtful = mapped is not None
 
     @classmethod
     def build(cls, texts: Iterable[str], ids: Sequence[str]) -> SearchIndex:
@@ -88,10 +89,11 @@ class SearchIndex:
             CorruptData: it is damaged.
         """
         mapped = MappedArrays(Path(folder) / FILE_NAME, TYPES)
-        if verify or (verify is None and mapped.size <= _VERIFIED_BYTES):
-            mapped.verify()
         _check(mapped)
-        return cls(mapped.arrays, mapped)
+        index = cls(mapped.arrays, mapped)
+        if verify or (verify is None and mapped.size <= _VERIFIED_BYTES):
+            index.verify()
+        return index
 
     def verify(self) -> None:
         """Compare a mapped index with its checksum.
@@ -101,6 +103,7 @@ class SearchIndex:
         """
         if self._mapped is not None:
             self._mapped.verify()
+            self._doubtful = False
 
     def __len__(self) -> int:
         return len(self._ranks)
@@ -221,7 +224,10 @@ class SearchIndex:
             keys = keys[len(keys) - k :]
         keys.sort()
         keys = keys[keys.searchsorted(1) :]
-        return tuple(self._by_rank[(-keys[::-1]) & _RANK].tolist())
+        best = self._by_rank[(-keys[::-1]) & _RANK]
+        if self._doubtful and ((best < 0) | (best >= len(self))).any():
+            raise IndexError("it names documents that there are none of")
+        return tuple(best.tolist())
 
     def _give_back(self, postings: int) -> None:
         """Count postings read, and let go of a mapped file's pages now and then."""
