@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, cast
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from agent_envs.core import Info, TextEnv
 from agent_envs.errors import (
     InvalidOption,
-    MissingData,
     ResetNeeded,
     SnapshotMismatch,
     TaskNotFound,
@@ -23,28 +21,35 @@ from agent_envs.frozen import FrozenDict
 from agent_envs.hooks import SUCCESS
 from agent_envs.version import engine_version
 from agent_envs.webshop import compat as original
+from agent_envs.webshop import html_pages
 from agent_envs.webshop.actions import ACTION_LIMIT, SEARCH_TEMPLATE
 from agent_envs.webshop.catalogue.goals import Kind
 from agent_envs.webshop.catalogue.splits import Split, SplitBy
 from agent_envs.webshop.engine import DONE, INDEX, START, Engine, Rules, engine_of
+from agent_envs.webshop.history import NO_HISTORY, Keeps, add, check_history
 from agent_envs.webshop.model import Goal, PrivilegedShop, Purchase, RewardInfo, Session
+from agent_envs.webshop.options import (
+    GOAL_SOURCES,
+    OBSERVATION_MODES,
+    check_choice,
+    check_counts,
+    check_flags,
+    checked_list,
+    open_shop,
+    selected,
+)
 from agent_envs.webshop.pages import NOTHING, View
 from agent_envs.webshop.reward import REWARD_VERSION
-from agent_envs.webshop.shop import GoalSet, Shop, goal_from_dict, load_shop
+from agent_envs.webshop.shop import GoalSet, Shop, goal_from_dict
 from agent_envs.webshop.states import GIVEN, KEY_LIMIT, checked_goal, checked_session, goal_id
-from agent_envs.webshop.text_pages import SEPARATOR
 from agent_envs.webshop.urls import session_name
 
 PURCHASE = "purchase"
 """The stop reason of an episode that ended with a purchase worth less than 1."""
 TRAIN = "train"
-GOAL_SOURCES = ("synthetic", "human")
-OBSERVATION_MODES = ("text", "text_rich", "html", "url")
-HISTORY_LIMIT = 64
 
 _PAGE_LIMIT = 1 << 18  # characters of a page; the longest of the 1,000 products takes 16,000
 _HTML_LIMIT = 1 << 22
-_QUERY_IN_LINKS = 256
 
 _PARTS = tuple(field.name for field in fields(RewardInfo))
 _SEARCHABLE = {"action_templates": (SEARCH_TEMPLATE,), "reward_info": None}
@@ -128,17 +133,10 @@ class WebShopEnv(TextEnv):
         price_seed: int = 0,
         task_ids: Iterable[str] | None = None,
     ) -> None:
-        _check_choice("goal_source", goal_source, GOAL_SOURCES)
-        _check_choice("observation_mode", observation_mode, OBSERVATION_MODES)
-        for name, flag in (("show_attributes", show_attributes), ("compat", compat)):
-            if type(flag) is not bool:
-                raise InvalidOption(f"{name} must be True or False, found {flag!r}.")
-        counts = {"num_prev_obs": num_prev_obs, "num_prev_actions": num_prev_actions}
-        for name, count in counts.items():
-            if type(count) is not int or not 0 <= count <= HISTORY_LIMIT:
-                raise InvalidOption(
-                    f"{name} must be an int from 0 to {HISTORY_LIMIT}, found {count!r}."
-                )
+        check_choice("goal_source", goal_source, GOAL_SOURCES)
+        check_choice("observation_mode", observation_mode, OBSERVATION_MODES)
+        check_flags(show_attributes=show_attributes, compat=compat)
+        check_counts(num_prev_obs=num_prev_obs, num_prev_actions=num_prev_actions)
         page_limit = _HTML_LIMIT if observation_mode == "html" else _PAGE_LIMIT
         history = num_prev_obs * page_limit + num_prev_actions * ACTION_LIMIT
         super().__init__(
@@ -147,25 +145,20 @@ class WebShopEnv(TextEnv):
             max_observation_length=page_limit + history,
             max_action_length=ACTION_LIMIT,
         )
-        listed = None if task_ids is None else _checked_list(task_ids)
-        if isinstance(data, Shop) and price_seed not in (0, data.price_seed):
-            raise InvalidOption(
-                f"price_seed={price_seed!r}, but this shop has the price seed {data.price_seed}. "
-                "Give shop.with_price_seed(...) instead."
-            )
-        shop = load_shop(data, price_seed=price_seed)
+        listed = None if task_ids is None else checked_list(task_ids)
+        shop = open_shop(data, price_seed)
         layout = observation_mode if observation_mode == "text_rich" else "text"
         self._engine: Engine = engine_of(shop, Rules(layout, show_attributes, compat, nouns))
         self._goals = GoalSet(shop, cast(Kind, goal_source), split_by=cast(SplitBy, split_by))
         self._split = split
         self._listed = None if listed is None else frozenset(listed)
-        self._ids: Sequence[str] = _selected(self._goals, split, listed)
+        self._ids: Sequence[str] = selected(self._goals, split, listed)
         self._fixed_order = listed is not None
         self._plays_on = compat
         self._sums: NDArray[np.float64] | None = None
         self._is_drawn = False
         self._mode = observation_mode
-        self._keeps = num_prev_obs, num_prev_actions
+        self._keeps = Keeps(num_prev_obs, num_prev_actions)
         self._manner = (
             f"observation_mode={observation_mode} num_prev_obs={num_prev_obs} "
             f"num_prev_actions={num_prev_actions} show_attributes={show_attributes} "
@@ -254,7 +247,7 @@ class WebShopEnv(TextEnv):
             self._play(self._goals.goal(self._task_id), self._task_id)
         self._session, self._view, self._bought = START, NOTHING, None
         self._text = text = self._page_text()
-        self._seen, self._said = (text,) if self._keeps[0] else (), ()
+        self._seen, self._said = (text,) if self._keeps.pages else (), ()
         return text
 
     def _apply(self, command: str) -> tuple[str, float, str | None, float, bool]:
@@ -301,7 +294,7 @@ class WebShopEnv(TextEnv):
             )
         goal = self._restored_goal(task_id, given)
         session = checked_session(session, self._engine)
-        self._check_history(seen, said)
+        check_history(self._keeps, seen, said, self.observation_space.max_length)
         view, bought = self._engine.view(session), None
         if session.page == DONE:
             bought = self._engine.purchase(goal, session)
@@ -363,7 +356,7 @@ class WebShopEnv(TextEnv):
         if self._mode == "url":
             return engine.url(self._name, session)
         if self._mode == "html":
-            return _html(engine, goal, session, self._bought, self._name)
+            return html_pages.page(engine, goal, session, self._bought, self._name)
         if session.page == INDEX:
             return self._first
         if self._bought is not None:
@@ -377,19 +370,10 @@ class WebShopEnv(TextEnv):
         text = self._text
         if text is None:
             text = self._text = self._page_text()
-        keeps_obs, keeps_actions = self._keeps
-        if not (keeps_obs or keeps_actions):
+        if self._keeps == NO_HISTORY:
             return text
-        seen, said = self._seen, (*self._said, command[:ACTION_LIMIT])
-        parts = [text]
-        for back in range(1, 1 + max(keeps_obs, keeps_actions)):
-            if back <= min(keeps_actions, len(said)):
-                parts.append(said[-back])
-            if back <= min(keeps_obs, len(seen)):
-                parts.append(seen[-back])
-        self._seen = (*seen, text)[-keeps_obs:] if keeps_obs else ()
-        self._said = said[-keeps_actions:] if keeps_actions else ()
-        return SEPARATOR.join(reversed(parts))
+        shown, self._seen, self._said = add(self._keeps, self._seen, self._said, command, text)
+        return shown
 
     def _draw(self) -> int:
         return 1 + int(self.np_random.integers(KEY_LIMIT))
@@ -442,59 +426,3 @@ class WebShopEnv(TextEnv):
         if self._task_id == task_id and self._goal is not None:
             return self._goal
         return self._goals.goal(task_id)
-
-    def _check_history(self, seen: object, said: object) -> None:
-        if seen == () == said:
-            return
-        limits = (self.observation_space.max_length, ACTION_LIMIT)
-        for texts, keeps, limit in zip((seen, said), self._keeps, limits, strict=True):
-            good = type(texts) is tuple and len(texts) <= keeps
-            if not good or not all(type(t) is str and len(t) <= limit for t in texts):  # type: ignore[attr-defined]
-                raise SnapshotMismatch("The history of the snapshot is no possible one.")
-
-
-def _html(engine: Engine, goal: Goal, session: Session, bought: Purchase | None, name: str) -> str:
-    from agent_envs.webshop.site.markup import page_html
-
-    def links(there: Session) -> str:
-        # A page has an address for every option: a long query would blow it up.
-        query = there.query and there.query[:_QUERY_IN_LINKS]
-        return engine.url(name, there._replace(query=query))
-
-    return page_html(engine.shop, goal, session, bought, links, rules=engine.rules)
-
-
-def _selected(goals: GoalSet, split: str | None, listed: tuple[str, ...] | None) -> Sequence[str]:
-    if listed is not None:
-        return tuple(goals.meta(task_id).task_id for task_id in listed)
-    if split is not None and not isinstance(split, str):
-        raise InvalidOption(f"split is the name of a split or None, found {split!r}.")
-    goals.need_goals()
-    if split is not None and split not in goals.splits:
-        raise MissingData(
-            f"No {goals.kind} goals in split {split!r} of {goals.source!r}. It has {len(goals):,} "
-            f"in the splits {list(goals.splits)}. Choose one of these, or split=None for all."
-        )
-    return goals.task_ids(split)
-
-
-def _check_choice(name: str, value: object, known: Sequence[str]) -> None:
-    if not isinstance(value, str) or value not in known:
-        raise InvalidOption(f"{name} must be one of {list(known)}, found {value!r}.")
-
-
-def _checked_list(task_ids: Iterable[str]) -> tuple[str, ...]:
-    unordered = isinstance(task_ids, set | frozenset)  # in another order in each process
-    if unordered or isinstance(task_ids, str) or not isinstance(task_ids, Iterable):
-        raise InvalidOption(
-            f"task_ids must be a sequence of task ids, in the order to play, found {task_ids!r}."
-        )
-    listed = tuple(task_ids)
-    strange = [task_id for task_id in listed if not isinstance(task_id, str)]
-    if strange:
-        raise InvalidOption(f"task_ids must hold strings, found {strange[0]!r}.")
-    twice = sorted(task_id for task_id, times in Counter(listed).items() if times > 1)
-    if twice or not listed:
-        found = f"{twice[0]!r} more than once" if twice else "none"
-        raise InvalidOption(f"task_ids must name at least one task, each once, found {found}.")
-    return tuple(map(str, listed))

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 class Args:
     """Options of `sero verify webshop`."""
 
-    transcripts: Annotated[
-        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TRANSCRIPTS")
-    ]
+    transcripts: Annotated[tuple[Path, ...], tyro.conf.Positional, unset("TRANSCRIPTS")]
     """JSON lines, plain or .gz (see docs/webshop.md)."""
     data: Annotated[str | None, unset("DIR")] = None
     """The products that they were recorded on: a folder of the original's files, or an imported

@@ -1,0 +1,106 @@
+"""Checks of the options of ``SeroWebShop-v0``, and what they select."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from agent_envs.errors import InvalidOption, MissingData
+from agent_envs.webshop.shop import GoalSet, Shop, load_shop
+
+GOAL_SOURCES = ("synthetic", "human")
+OBSERVATION_MODES = ("text", "text_rich", "html", "url")
+HISTORY_LIMIT = 64
+"""Pages and actions before that an observation can show."""
+
+
+def check_choice(name: str, value: object, known: Sequence[str]) -> None:
+    """Check that `value` is one of `known`.
+
+    Raises:
+        InvalidOption: it is not.
+    """
+    if not isinstance(value, str) or value not in known:
+        raise InvalidOption(f"{name} must be one of {list(known)}, found {value!r}.")
+
+
+def check_flags(**flags: object) -> None:
+    """Check that all are True or False.
+
+    Raises:
+        InvalidOption: one is not.
+    """
+    for name, flag in flags.items():
+        if type(flag) is not bool:
+            raise InvalidOption(f"{name} must be True or False, found {flag!r}.")
+
+
+def check_counts(**counts: object) -> None:
+    """Check that all are whole numbers up to `HISTORY_LIMIT`.
+
+    Raises:
+        InvalidOption: one is not.
+    """
+    for name, count in counts.items():
+        if type(count) is not int or not 0 <= count <= HISTORY_LIMIT:
+            raise InvalidOption(
+                f"{name} must be an int from 0 to {HISTORY_LIMIT}, found {count!r}."
+            )
+
+
+def open_shop(data: Shop | str | os.PathLike[str] | None, price_seed: int) -> Shop:
+    """The shop that the options name; see `load_shop`.
+
+    Raises:
+        InvalidOption: a price seed beside a shop that has another one.
+    """
+    if isinstance(data, Shop) and price_seed not in (0, data.price_seed):
+        raise InvalidOption(
+            f"price_seed={price_seed!r}, but this shop has the price seed {data.price_seed}. "
+            "Give shop.with_price_seed(...) instead."
+        )
+    return load_shop(data, price_seed=price_seed)
+
+
+def selected(goals: GoalSet, split: str | None, listed: tuple[str, ...] | None) -> Sequence[str]:
+    """The ids of the goals to play.
+
+    Raises:
+        InvalidOption: `split` is no name.
+        MissingData: no goals, or none in this split.
+        TaskNotFound: a listed id that is not there.
+    """
+    if split is not None and not isinstance(split, str):
+        raise InvalidOption(f"split is the name of a split or None, found {split!r}.")
+    if listed is not None:
+        return tuple(goals.meta(task_id).task_id for task_id in listed)
+    goals.need_goals()
+    if split is not None and split not in goals.splits:
+        raise MissingData(
+            f"No {goals.kind} goals in split {split!r} of {goals.source!r}. It has {len(goals):,} "
+            f"in the splits {list(goals.splits)}. Choose one of these, or split=None for all."
+        )
+    return goals.task_ids(split)
+
+
+def checked_list(task_ids: Iterable[str]) -> tuple[str, ...]:
+    """A list of tasks in the order in which to play them.
+
+    Raises:
+        InvalidOption: no order, no strings, an id twice, or none at all.
+    """
+    unordered = isinstance(task_ids, set | frozenset)  # in another order in each process
+    if unordered or isinstance(task_ids, str) or not isinstance(task_ids, Iterable):
+        raise InvalidOption(
+            f"task_ids must be a sequence of task ids, in the order to play, found {task_ids!r}."
+        )
+    listed = tuple(task_ids)
+    strange = [task_id for task_id in listed if not isinstance(task_id, str)]
+    if strange:
+        raise InvalidOption(f"task_ids must hold strings, found {strange[0]!r}.")
+    twice = sorted(task_id for task_id, times in Counter(listed).items() if times > 1)
+    if twice or not listed:
+        found = f"{twice[0]!r} more than once" if twice else "none"
+        raise InvalidOption(f"task_ids must name at least one task, each once, found {found}.")
+    return tuple(map(str, listed))
