@@ -28,6 +28,7 @@ MAX_TERMS = 1024
 _VERIFIED_BYTES = 64 << 20  # files up to here are checked whole when opened: less than 50 ms
 _HELD_BYTES = 32 << 20  # of a mapped file read before its pages are given back
 _POSTING_BYTES = 8
+_AROUND_BYTES = 2 << 16  # what the system maps around the two places where postings are
 _DENSE = 1 << 16  # below, one pass over all postings is quickest
 _RANK = (1 << 29) - 1
 _PIECES, _PIECE_LENGTH = 1 << 13, 40
@@ -107,6 +108,16 @@ class SearchIndex:
 
     def __len__(self) -> int:
         return len(self._ranks)
+
+    @property
+    def terms(self) -> int:
+        """How many different terms the documents have."""
+        return len(self._hashes)
+
+    @property
+    def postings(self) -> int:
+        """How many pairs of a document and one of its terms there are."""
+        return len(self._documents)
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._mapped is not None:
@@ -196,7 +207,7 @@ class SearchIndex:
         totals = np.zeros(len(self))
         for numbers, values in zip(documents, scores, strict=True):
             totals[numbers] += values
-        self._give_back(sum(map(len, documents)))
+        self._give_back(sum(map(len, documents)), len(documents))
         return totals
 
     def _floor(self, totals: NDArray[np.float64], terms: dict[int, int], k: int) -> float:
@@ -229,10 +240,10 @@ class SearchIndex:
             raise IndexError("it names documents that there are none of")
         return tuple(best.tolist())
 
-    def _give_back(self, postings: int) -> None:
-        """Count postings read, and let go of a mapped file's pages now and then."""
+    def _give_back(self, postings: int, terms: int) -> None:
+        """Count what was read, and let go of a mapped file's pages now and then."""
         if self._mapped is not None:
-            self._touched += postings * _POSTING_BYTES
+            self._touched += postings * _POSTING_BYTES + terms * _AROUND_BYTES
             if self._touched > _HELD_BYTES:
                 self._touched = 0
                 self._mapped.release()
