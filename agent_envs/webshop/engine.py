@@ -6,7 +6,6 @@ everyone who asks for the same one. A `Session` is all that changes.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import lru_cache
 from types import ModuleType
@@ -249,7 +248,6 @@ def _selected(
 
 
 _engines: WeakValueDictionary[tuple[int, Rules], Engine] = WeakValueDictionary()
-_lock = threading.Lock()
 
 
 def engine_of(shop: Shop, rules: Rules = Rules()) -> Engine:  # noqa: B008 - a value
@@ -262,11 +260,11 @@ def engine_of(shop: Shop, rules: Rules = Rules()) -> Engine:  # noqa: B008 - a v
     if rules.layout not in LAYOUTS:
         raise InvalidOption(f"layout must be one of {sorted(LAYOUTS)}, found {rules.layout!r}.")
     key = id(shop), rules  # of a living shop: the engine holds it
-    with _lock:
-        engine = _engines.get(key)
-        if engine is None:
-            engine = _engines[key] = Engine(shop, rules)
-        return engine
+    engine = _engines.get(key)
+    if engine is None:
+        # No lock, which a fork could leave closed for ever: two threads may make one each.
+        engine = _engines.setdefault(key, Engine(shop, rules))
+    return engine
 
 
 # ------------------------------------------------------------------ in one call each

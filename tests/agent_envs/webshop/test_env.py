@@ -79,6 +79,33 @@ def test_o11_a_wrong_button_is_no_purchase_and_a_wrong_purchase_is_worth_somethi
     assert (info["stop_reason"], info["score"]) == ("purchase", reward)
 
 
+def test_o2_the_same_task_on_request() -> None:
+    env = make()
+    first = env.reset(options={"task_id": "synthetic-40"})
+    env.step("search[desk]")
+    env.step("click[next >]")
+    assert env.reset(options={"task_id": "synthetic-40"}) == first
+    with pytest.raises(TaskNotFound, match="synthetic-0"):
+        env.reset(options={"task_id": "desk"})
+
+
+def test_o7_odd_actions_are_answered() -> None:
+    env = make(max_steps=None)
+    env.reset(seed=0)
+    page, *_, info = env.step("search[desk]")
+    for odd in ("", "\n", "search[a", "[" * 5000, "😀", "\x00", "search[" + "a" * 5000 + "]"):
+        again, reward, _, _, after = env.step(odd)
+        assert (again, reward, after["command_valid"]) == (page, 0.0, False)
+    # Two in one line are the first one, as in the original.
+    assert "Total results: 0" in env.step("search[zyzzyva] then click[b")[0]
+    for query in ("😀", "\x00", "\u2028", "a\tb", "\ud800", "a" * 4000):
+        assert env.step(f"search[{query}]")[4]["command_valid"]
+        snap = agent_envs.snapshot(env)
+        assert agent_envs.Snapshot.from_bytes(snap.to_bytes()) == snap
+    assert info["action_templates"] == ()
+    assert env.step("click[back to search]")[4]["action_templates"] == ("search[<query>]",)
+
+
 def test_o6_the_end_of_the_budget_is_no_success_and_a_late_purchase_is_no_time_out() -> None:
     env = make(max_steps=4, **HUMAN)
     start(env)
