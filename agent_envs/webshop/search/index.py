@@ -26,9 +26,9 @@ TOP_K = 50
 MAX_TERMS = 1024
 """Different terms of a query that count. The original's engine fails at more."""
 _VERIFIED_BYTES = 64 << 20  # files up to here are checked whole when opened: less than 50 ms
-_HELD_BYTES = 32 << 20  # of a mapped file read before its pages are given back
+_HELD_BYTES = 24 << 20  # of a mapped file read before its pages are given back
 _POSTING_BYTES = 8
-_AROUND_BYTES = 2 << 16  # what the system maps around the two places where postings are
+_AROUND_BYTES = 4 << 20  # Linux may map 2 MiB around each of the two places of a term
 _DENSE = 1 << 16  # below, one pass over all postings is quickest
 _RANK = (1 << 29) - 1
 _PIECES, _PIECE_LENGTH = 1 << 13, 40
@@ -194,21 +194,22 @@ class SearchIndex:
 
     def _totals(self, terms: dict[int, int]) -> NDArray[np.float64]:
         """(documents,): sums of the terms' float32 scores, as in Lucene in float64."""
-        starts, idfs = self._starts, self._idfs
-        documents, scores = [], []
-        for number, boost in terms.items():
-            part = slice(starts[number], starts[number + 1])
-            documents.append(self._documents[part])
-            weight = idfs[number] if boost == 1 else np.float32(boost) * idfs[number]
-            scores.append(term_scores(weight, self._divisors[part]))
         if len(self) <= _DENSE:
+            documents, scores = zip(*map(self._scored, terms, terms.values()), strict=True)
             joined = np.concatenate(documents), np.concatenate(scores)
             return cast("NDArray[np.float64]", np.bincount(*joined, minlength=len(self)))
         totals = np.zeros(len(self))
-        for numbers, values in zip(documents, scores, strict=True):
+        for number, boost in terms.items():
+            numbers, values = self._scored(number, boost)
             totals[numbers] += values
-        self._give_back(sum(map(len, documents)), len(documents))
+            self._give_back(len(numbers))
         return totals
+
+    def _scored(self, number: int, boost: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The documents that have a term, and its scores there."""
+        part = slice(self._starts[number], self._starts[number + 1])
+        weight = self._idfs[number] if boost == 1 else np.float32(boost) * self._idfs[number]
+        return self._documents[part], term_scores(weight, self._divisors[part])
 
     def _floor(self, totals: NDArray[np.float64], terms: dict[int, int], k: int) -> float:
         """A number that the `k` largest totals exceed, found without looking at all of them."""
@@ -240,10 +241,10 @@ class SearchIndex:
             raise IndexError("it names documents that there are none of")
         return tuple(best.tolist())
 
-    def _give_back(self, postings: int, terms: int) -> None:
-        """Count what was read, and let go of a mapped file's pages now and then."""
+    def _give_back(self, postings: int) -> None:
+        """Count what was read for a term, and let go of a mapped file's pages now and then."""
         if self._mapped is not None:
-            self._touched += postings * _POSTING_BYTES + terms * _AROUND_BYTES
+            self._touched += postings * _POSTING_BYTES + _AROUND_BYTES
             if self._touched > _HELD_BYTES:
                 self._touched = 0
                 self._mapped.release()
