@@ -120,7 +120,7 @@ def search_lines(search: dict[str, dict[str, Any]]) -> list[str]:
             f"Search in {int(size):,} documents: p50 {row['p50_ms']:.3f} ms, p99 "
             f"{row['p99_ms']:.3f} ms; built in {row['build_s']:.1f} s, "
             f"{row['bytes'] / 2**20:.1f} MiB, opened in {row['open_ms']:.1f} ms, "
-            f"{row['rss_queries']:.0f} MiB resident."
+            f"{row['queries_mb'] or 0:.0f} MiB resident."
         )
         if peer is not None:
             lines[-1] += (

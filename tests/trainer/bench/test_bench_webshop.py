@@ -228,7 +228,7 @@ def test_the_largest_size_is_judged(shop: Shop, monkeypatch: pytest.MonkeyPatch)
 
     def scale(documents: list[str], sizes: Sequence[int], *, seed: int) -> dict[str, Any]:
         asked.append((len(documents), tuple(sizes), seed))
-        return {str(n): {"open_ms": n / 10_000, "rss_queries": n / 100_000} for n in sizes}
+        return {str(n): {"open_ms": n / 10_000, "queries_mb": n / 100_000} for n in sizes}
 
     monkeypatch.setattr(webshop_search, "search_scale", scale)
     assert bench.search_figures(shop, False, 7).keys() == {"search"}
@@ -242,7 +242,7 @@ def test_the_largest_size_is_judged(shop: Shop, monkeypatch: pytest.MonkeyPatch)
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     row = {
         "build_s": 1.0, "bytes": 3 << 20, "open_ms": 2.5, "p50_ms": 0.125, "p99_ms": 0.5,
-        "rss_queries": 60.0, "bm25s": {"p50_ms": 0.75, "overlap": 0.5},
+        "queries_mb": 60.0, "bm25s": {"p50_ms": 0.75, "overlap": 0.5},
     }  # fmt: skip
     rows = {"1000": row, "100000": row | {"bm25s": None}}
     monkeypatch.setattr(webshop_search, "search_scale", lambda *documents, **options: rows)
