@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+
+from agent_envs.errors import InvalidOption
 
 _KEY_LIMIT = 1 << 63
 _AS_LISTED = -1
@@ -108,3 +112,25 @@ class Schedule:
 
     def __deepcopy__(self, memo: dict[int, object]) -> Schedule:
         return Schedule(*self.to_state())
+
+
+def checked_order(task_ids: Iterable[str]) -> tuple[str, ...]:
+    """A list of tasks in the order in which to play them.
+
+    Raises:
+        InvalidOption: no order, no strings, an id twice, or none at all.
+    """
+    unordered = isinstance(task_ids, set | frozenset)  # in another order in each process
+    if unordered or isinstance(task_ids, str) or not isinstance(task_ids, Iterable):
+        raise InvalidOption(
+            f"task_ids must be a sequence of task ids, in the order to play, found {task_ids!r}."
+        )
+    listed = tuple(task_ids)
+    strange = [task_id for task_id in listed if not isinstance(task_id, str)]
+    if strange:
+        raise InvalidOption(f"task_ids must hold strings, found {strange[0]!r}.")
+    twice = sorted(task_id for task_id, times in Counter(listed).items() if times > 1)
+    if twice or not listed:
+        found = f"{twice[0]!r} more than once" if twice else "none"
+        raise InvalidOption(f"task_ids must name at least one task, each once, found {found}.")
+    return tuple(map(str, listed))

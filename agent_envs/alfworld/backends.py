@@ -10,8 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from operator import and_
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,21 +26,13 @@ from agent_envs.errors import (
     PrivilegedAccess,
     SnapshotMismatch,
 )
+from agent_envs.version import engine_version
 
 if TYPE_CHECKING:
     from agent_envs.alfworld.original.textworld_session import Point, Session
 
 NATIVE, TEXTWORLD = "sero-native", "textworld"
 """Names of the engines in ``info["provenance"]``."""
-
-
-@cache
-def engine_version() -> str:
-    """Version of the native engine: that of the distribution."""
-    try:
-        return version("sero-rl")
-    except PackageNotFoundError:  # run from a source tree
-        return "0+source"
 
 
 class Engine(ABC):

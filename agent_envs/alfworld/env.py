@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from agent_envs.alfworld.backends import check_state, engine_named, engine_version
+from agent_envs.alfworld.backends import check_state, engine_named
 from agent_envs.alfworld.games import GameSet, load_game_set, parse_task_types
 from agent_envs.alfworld.model import PrivilegedView, TaskType
 from agent_envs.alfworld.naming import KEY_LIMIT
@@ -31,6 +30,8 @@ from agent_envs.errors import (
 )
 from agent_envs.frozen import FrozenDict
 from agent_envs.hooks import SUCCESS
+from agent_envs.schedule import checked_order
+from agent_envs.version import engine_version
 
 __all__ = ["ALFWorldEnv", "check_state", "engine_version"]
 
@@ -110,7 +111,9 @@ class ALFWorldEnv(TextEnv):
         self._extras = _checked_extras(extras)
         self._variation = _checked_variation(domain_randomization, goal_source, goal_index)
         self._fixed_order = task_ids is not None
-        listed = None if task_ids is None else _checked_list(task_ids, types)
+        if task_ids is not None and types is not None:
+            raise InvalidOption("task_ids and task_types exclude each other: give one of them.")
+        listed = None if task_ids is None else checked_order(task_ids)
         self._games = load_game_set(data)
         self._ids, self._members = _selected(self._games, split, types, listed)
         self._game: Any = None
@@ -295,25 +298,6 @@ def _other_selection(task_id: str, ids: tuple[str, ...]) -> TaskNotFound:
     return TaskNotFound(
         f"Task {task_id!r} exists, but not in this env's split, task types or task_ids. {near}"
     )
-
-
-def _checked_list(task_ids: Iterable[str], types: frozenset[TaskType] | None) -> tuple[str, ...]:
-    unordered = isinstance(task_ids, set | frozenset)  # in another order in each process
-    if unordered or isinstance(task_ids, str) or not isinstance(task_ids, Iterable):
-        raise InvalidOption(
-            f"task_ids must be a sequence of task ids, in the order to play, found {task_ids!r}."
-        )
-    if types is not None:
-        raise InvalidOption("task_ids and task_types exclude each other: give one of them.")
-    listed = tuple(task_ids)
-    strange = [task_id for task_id in listed if not isinstance(task_id, str)]
-    if strange:
-        raise InvalidOption(f"task_ids must hold strings, found {strange[0]!r}.")
-    twice = sorted(task_id for task_id, times in Counter(listed).items() if times > 1)
-    if twice or not listed:
-        found = f"{twice[0]!r} more than once" if twice else "none"
-        raise InvalidOption(f"task_ids must name at least one task, each once, found {found}.")
-    return tuple(map(str, listed))
 
 
 def _checked_extras(extras: Iterable[str]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from agent_envs.errors import (
 )
 from agent_envs.frozen import FrozenDict
 from agent_envs.hooks import SUCCESS
+from agent_envs.schedule import checked_order
 from agent_envs.version import engine_version
 from agent_envs.webshop import compat as original
 from agent_envs.webshop import html_pages
@@ -34,7 +35,6 @@ from agent_envs.webshop.options import (
     check_choice,
     check_counts,
     check_flags,
-    checked_list,
     open_shop,
     selected,
 )
@@ -145,7 +145,7 @@ class WebShopEnv(TextEnv):
             max_observation_length=page_limit + history,
             max_action_length=ACTION_LIMIT,
         )
-        listed = None if task_ids is None else checked_list(task_ids)
+        listed = None if task_ids is None else checked_order(task_ids)
         shop = open_shop(data, price_seed)
         layout = observation_mode if observation_mode == "text_rich" else "text"
         self._engine: Engine = engine_of(shop, Rules(layout, show_attributes, compat, nouns))

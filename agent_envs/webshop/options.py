@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from agent_envs.errors import InvalidOption, MissingData
 from agent_envs.webshop.shop import GoalSet, Shop, load_shop
@@ -82,25 +81,3 @@ def selected(goals: GoalSet, split: str | None, listed: tuple[str, ...] | None) 
             f"in the splits {list(goals.splits)}. Choose one of these, or split=None for all."
         )
     return goals.task_ids(split)
-
-
-def checked_list(task_ids: Iterable[str]) -> tuple[str, ...]:
-    """A list of tasks in the order in which to play them.
-
-    Raises:
-        InvalidOption: no order, no strings, an id twice, or none at all.
-    """
-    unordered = isinstance(task_ids, set | frozenset)  # in another order in each process
-    if unordered or isinstance(task_ids, str) or not isinstance(task_ids, Iterable):
-        raise InvalidOption(
-            f"task_ids must be a sequence of task ids, in the order to play, found {task_ids!r}."
-        )
-    listed = tuple(task_ids)
-    strange = [task_id for task_id in listed if not isinstance(task_id, str)]
-    if strange:
-        raise InvalidOption(f"task_ids must hold strings, found {strange[0]!r}.")
-    twice = sorted(task_id for task_id, times in Counter(listed).items() if times > 1)
-    if twice or not listed:
-        found = f"{twice[0]!r} more than once" if twice else "none"
-        raise InvalidOption(f"task_ids must name at least one task, each once, found {found}.")
-    return tuple(map(str, listed))
