@@ -201,7 +201,8 @@ class SearchIndex:
         totals = np.zeros(len(self))
         for number, boost in terms.items():
             numbers, values = self._scored(number, boost)
-            totals[numbers] += values
+            places = numbers.astype(np.intp)  # once: it is used to read and to write
+            totals[places] += values
             self._give_back(len(numbers))
         return totals
 
