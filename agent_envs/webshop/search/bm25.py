@@ -54,8 +54,10 @@ def divisors(
     return np.float32(1) + frequencies.astype(np.float32) * inverses
 
 
-def term_scores(weight: np.float32, divisors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The scores of a term, its `weight` being boost * idf.
+def term_scores(
+    weight: np.float32 | NDArray[np.float32], divisors: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """The scores of a term, its `weight` being boost * idf; or of many, with a weight for each.
 
     w * f / (f + norm) is worked out as w - w / (1 + f / norm), as there.
     """

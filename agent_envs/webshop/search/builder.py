@@ -32,8 +32,8 @@ TYPES = {
     "starts": "<i8",
     "documents": "<i4",
     "divisors": "<f4",
-    "ranks": "<i4",
-    "by_rank": "<i4",
+    "precedence": "<i4",
+    "by_precedence": "<i4",
 }
 """The arrays of an index of N documents, T terms and P postings:
 
@@ -43,8 +43,9 @@ TYPES = {
 - ``starts`` (T + 1,): where the postings of each term start;
 - ``documents`` (P,): numbers of the documents with the term, ascending;
 - ``divisors`` (P,): 1 + f / norm for the term in the document, see `bm25.term_scores`;
-- ``ranks`` (N,): place of each document in the order of ids, which decides between equal scores;
-- ``by_rank`` (N,): the documents in that order.
+- ``precedence`` (N,): of documents with equal scores that with the larger precedence comes first:
+  N - 1 for the smallest id, 0 for the largest;
+- ``by_precedence`` (N,): the documents from precedence 0 up.
 """
 
 
@@ -95,7 +96,7 @@ def build_arrays(texts: Iterable[str], ids: Sequence[str]) -> Arrays:
     return {
         **spelled,
         **_statistics(starts, documents, frequencies, lengths),
-        **_ranks(ids),
+        **_precedence(ids),
     }
 
 
@@ -202,8 +203,8 @@ def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
-def _ranks(ids: Sequence[str]) -> Arrays:
-    by_rank = np.array(sorted(range(len(ids)), key=ids.__getitem__), np.int32)
-    ranks = np.empty(len(ids), np.int32)
-    ranks[by_rank] = np.arange(len(ids), dtype=np.int32)
-    return {"ranks": ranks, "by_rank": by_rank}
+def _precedence(ids: Sequence[str]) -> Arrays:
+    ordered = np.array(sorted(range(len(ids)), key=ids.__getitem__, reverse=True), np.int32)
+    precedence = np.empty(len(ids), np.int32)
+    precedence[ordered] = np.arange(len(ids), dtype=np.int32)
+    return {"precedence": precedence, "by_precedence": ordered}

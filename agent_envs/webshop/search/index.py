@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent_envs.webshop.search.analyzer import analyze
-from agent_envs.webshop.search.bm25 import term_scores
 from agent_envs.webshop.search.builder import TYPES, build_arrays
 from agent_envs.webshop.search.cache import QueryCache
+from agent_envs.webshop.search.ranking import LargeRanking, Postings, SmallRanking
 from agent_envs.webshop.search.storage import Arrays, MappedArrays, corrupt, write_arrays
 
 FILE_NAME = "search.index"
@@ -26,11 +26,7 @@ TOP_K = 50
 MAX_TERMS = 1024
 """Different terms of a query that count. The original's engine fails at more."""
 _VERIFIED_BYTES = 64 << 20  # files up to here are checked whole when opened: less than 50 ms
-_HELD_BYTES = 24 << 20  # of a mapped file read before its pages are given back
-_POSTING_BYTES = 8
-_AROUND_BYTES = 4 << 20  # Linux may map 2 MiB around each of the two places of a term
-_DENSE = 1 << 16  # below, one pass over all postings is quickest
-_RANK = (1 << 29) - 1
+_SMALL = 1 << 20  # postings up to here are scored beforehand
 _PIECES, _PIECE_LENGTH = 1 << 13, 40
 
 
@@ -46,19 +42,24 @@ class SearchIndex:
         self._arrays = arrays
         self._mapped = mapped
         self.cache = QueryCache()
-        self._documents = cast("NDArray[np.int32]", arrays["documents"])
-        self._divisors = cast("NDArray[np.float32]", arrays["divisors"])
-        self._idfs = cast("NDArray[np.float32]", arrays["idfs"])
-        self._ranks = cast("NDArray[np.int32]", arrays["ranks"])
-        self._by_rank = cast("NDArray[np.int32]", arrays["by_rank"])
         # Single numbers come quicker out of a memoryview.
         self._hashes = arrays["hashes"].data
-        self._starts = arrays["starts"].data
         self._spelling_starts = arrays["spelling_starts"].data
         self._spellings = arrays["spellings"].data
         self._pieces: dict[str, tuple[int, ...]] = {}
-        self._touched = 0
-        self._doubtful = mapped is not None
+        postings = Postings(
+            starts=arrays["starts"].data,
+            documents=cast("NDArray[np.int32]", arrays["documents"]),
+            divisors=cast("NDArray[np.float32]", arrays["divisors"]),
+            idfs=cast("NDArray[np.float32]", arrays["idfs"]),
+            precedence=cast("NDArray[np.int32]", arrays["precedence"]),
+            by_precedence=cast("NDArray[np.int32]", arrays["by_precedence"]),
+        )
+        self._ranking: SmallRanking | LargeRanking
+        if len(postings.documents) <= _SMALL:
+            self._ranking = SmallRanking(postings)
+        else:
+            self._ranking = LargeRanking(postings, mapped.release if mapped else None)
 
     @classmethod
     def build(cls, texts: Iterable[str], ids: Sequence[str]) -> SearchIndex:
@@ -90,11 +91,13 @@ class SearchIndex:
             CorruptData: it is damaged.
         """
         mapped = MappedArrays(Path(folder) / FILE_NAME, TYPES)
-        _check(mapped)
-        index = cls(mapped.arrays, mapped)
         if verify or (verify is None and mapped.size <= _VERIFIED_BYTES):
-            index.verify()
-        return index
+            mapped.verify()
+        _check(mapped)
+        try:
+            return cls(mapped.arrays, mapped)
+        except ValueError as error:
+            raise corrupt(mapped.path, str(error)) from None
 
     def verify(self) -> None:
         """Compare a mapped index with its checksum.
@@ -104,10 +107,9 @@ class SearchIndex:
         """
         if self._mapped is not None:
             self._mapped.verify()
-            self._doubtful = False
 
     def __len__(self) -> int:
-        return len(self._ranks)
+        return self._arrays["precedence"].size
 
     @property
     def terms(self) -> int:
@@ -117,7 +119,7 @@ class SearchIndex:
     @property
     def postings(self) -> int:
         """How many pairs of a document and one of its terms there are."""
-        return len(self._documents)
+        return self._arrays["documents"].size
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._mapped is not None:
@@ -142,11 +144,7 @@ class SearchIndex:
         if not terms or k < 1:
             return ()
         try:
-            totals = self._totals(terms)
-            if len(self) <= _DENSE:
-                return self._best(totals, self._ranks, k)
-            found = np.flatnonzero(totals > self._floor(totals, terms, k))
-            return self._best(totals[found], self._ranks[found], k)
+            return self._ranking.best(terms, k)
         except (IndexError, ValueError) as error:  # not if the content is what was written
             raise corrupt(self._mapped.path if self._mapped else None, str(error)) from None
 
@@ -155,7 +153,7 @@ class SearchIndex:
         terms = self._query_terms(query)
         if not terms:
             return np.zeros(len(self), np.float32)
-        return self._totals(terms).astype(np.float32)
+        return self._ranking.totals(terms).astype(np.float32)
 
     def _query_terms(self, query: str) -> dict[int, int]:
         """Term -> how often it occurs in the query, for terms that any document has."""
@@ -192,64 +190,6 @@ class SearchIndex:
             number += 1
         return -1
 
-    def _totals(self, terms: dict[int, int]) -> NDArray[np.float64]:
-        """(documents,): sums of the terms' float32 scores, as in Lucene in float64."""
-        if len(self) <= _DENSE:
-            documents, scores = zip(*map(self._scored, terms, terms.values()), strict=True)
-            joined = np.concatenate(documents), np.concatenate(scores)
-            return cast("NDArray[np.float64]", np.bincount(*joined, minlength=len(self)))
-        totals = np.zeros(len(self))
-        for number, boost in terms.items():
-            numbers, values = self._scored(number, boost)
-            places = numbers.astype(np.intp)  # once: it is used to read and to write
-            totals[places] += values
-            self._give_back(len(numbers))
-        return totals
-
-    def _scored(self, number: int, boost: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The documents that have a term, and its scores there."""
-        part = slice(self._starts[number], self._starts[number + 1])
-        weight = self._idfs[number] if boost == 1 else np.float32(boost) * self._idfs[number]
-        return self._documents[part], term_scores(weight, self._divisors[part])
-
-    def _floor(self, totals: NDArray[np.float64], terms: dict[int, int], k: int) -> float:
-        """A number that the `k` largest totals exceed, found without looking at all of them."""
-        counts = {number: self._starts[number + 1] - self._starts[number] for number in terms}
-        enough = [number for number in terms if counts[number] >= k]
-        if not enough:
-            return 0.0
-        # The k-th largest of some documents is no larger than the k-th largest of all.
-        rarest = min(enough, key=counts.__getitem__)
-        some = totals[self._documents[self._starts[rarest] : self._starts[rarest + 1]]]
-        least = np.float32(np.partition(some, len(some) - k)[len(some) - k])
-        return float(np.nextafter(least, np.float32(0)))  # a bit less may round to as much
-
-    def _best(
-        self, totals: NDArray[np.float64], ranks: NDArray[np.int32], k: int
-    ) -> tuple[int, ...]:
-        """Numbers of the documents with the `k` largest positive totals, equal ones by rank."""
-        # Positive floats are ordered as their bits are. A float32 leaves 29 of a float64's bits
-        # unused: with the rank taken off, one integer holds both, and 0 becomes 0 or less.
-        keys = totals.astype(np.float32).astype(np.float64).view(np.int64)
-        keys -= ranks
-        if len(keys) > k:
-            keys.partition(len(keys) - k)
-            keys = keys[len(keys) - k :]
-        keys.sort()
-        keys = keys[keys.searchsorted(1) :]
-        best = self._by_rank[(-keys[::-1]) & _RANK]
-        if self._doubtful and ((best < 0) | (best >= len(self))).any():
-            raise IndexError("it names documents that there are none of")
-        return tuple(best.tolist())
-
-    def _give_back(self, postings: int) -> None:
-        """Count what was read for a term, and let go of a mapped file's pages now and then."""
-        if self._mapped is not None:
-            self._touched += postings * _POSTING_BYTES + _AROUND_BYTES
-            if self._touched > _HELD_BYTES:
-                self._touched = 0
-                self._mapped.release()
-
 
 def _check(mapped: MappedArrays) -> None:
     """That the sizes of the arrays fit together."""
@@ -259,7 +199,7 @@ def _check(mapped: MappedArrays) -> None:
         size["idfs"] == terms
         and size["starts"] == size["spelling_starts"] == terms + 1
         and size["documents"] == size["divisors"] == mapped.arrays["starts"][-1]
-        and size["ranks"] == size["by_rank"]
+        and size["precedence"] == size["by_precedence"]
         and size["spellings"] == mapped.arrays["spelling_starts"][-1]
     ):
         raise corrupt(mapped.path, f"its arrays do not fit together ({size})")

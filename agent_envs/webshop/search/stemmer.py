@@ -10,10 +10,15 @@ its measure. Characters other than a, e, i, o, u and some y count as consonants,
 
 from __future__ import annotations
 
-import re
 
-_FORMS = re.compile("V+C")
-_SHAPES = {ord(letter): "V" for letter in "aeiou"} | {ord("y"): "y"}
+class _Shapes(dict[int, str]):
+    """For `str.translate`: V for vowels, C for all else, y as it is."""
+
+    def __missing__(self, letter: int) -> str:
+        return "C"
+
+
+_SHAPES = _Shapes({ord(letter): "V" for letter in "aeiou"} | {ord("y"): "y"})
 
 _STEP2 = {
     "a": (("ational", "ate"), ("tional", "tion")),
@@ -64,7 +69,7 @@ def stem(word: str) -> str:
 
 def _shape(word: str) -> str:
     """A letter V or C for each of the word's. A y is a vowel just behind a consonant."""
-    shape = "".join(_SHAPES.get(ord(letter), "C") for letter in word)
+    shape = word.translate(_SHAPES)
     if "y" in shape:
         shape = "C" + shape[1:] if shape[0] == "y" else shape
         while (place := shape.find("y")) >= 0:
@@ -73,7 +78,7 @@ def _shape(word: str) -> str:
 
 
 def _measure(shape: str) -> int:
-    return len(_FORMS.findall(shape))
+    return shape.count("VC")
 
 
 def _ends_double(word: str, shape: str) -> bool:

@@ -35,7 +35,7 @@ def lamps() -> SearchIndex:
 @pytest.fixture
 def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small indexes are searched as large ones are."""
-    monkeypatch.setattr(index_module, "_DENSE", 0)
+    monkeypatch.setattr(index_module, "_SMALL", -1)
 
 
 def check_recorded(found: SearchIndex) -> None:

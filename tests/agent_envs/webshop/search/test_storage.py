@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_envs.errors import CorruptData, DataError, MissingData
-from agent_envs.webshop.search import SearchIndex
+from agent_envs.webshop.search import SearchIndex, ranking
 from agent_envs.webshop.search import index as index_module
 from agent_envs.webshop.search.index import FILE_NAME
 from tests.support import run_python
@@ -110,8 +110,8 @@ def test_an_opened_index_is_pickled_by_its_place(saved: Path) -> None:
 
 
 def test_pages_are_given_back(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "_DENSE", 0)
-    monkeypatch.setattr(index_module, "_HELD_BYTES", 20)
+    monkeypatch.setattr(index_module, "_SMALL", -1)
+    monkeypatch.setattr(ranking, "_HELD_BYTES", 20)
     opened, built = SearchIndex.open(saved), SearchIndex.build(TEXTS, IDS)
     for query in QUERIES * 3:
         assert opened.find(query) == built.find(query)
@@ -184,17 +184,17 @@ def test_damage_is_a_typed_error_or_an_answer(
         lambda told: told.pop("arrays"),
         lambda told: told.update(arrays=[1]),
         lambda told: told.update(arrays=3),
-        lambda told: told["arrays"].pop("ranks"),
+        lambda told: told["arrays"].pop("precedence"),
         lambda told: told["arrays"].update(extra=["<i4", 0, 4096]),
-        lambda told: told["arrays"]["ranks"].pop(),
-        lambda told: told["arrays"]["ranks"].__setitem__(0, "<f8"),
-        lambda told: told["arrays"]["ranks"].__setitem__(1, -1),
-        lambda told: told["arrays"]["ranks"].__setitem__(1, 10**12),
-        lambda told: told["arrays"]["ranks"].__setitem__(1, 1.5),
-        lambda told: told["arrays"]["ranks"].__setitem__(1, 2),
-        lambda told: told["arrays"]["ranks"].__setitem__(2, 0),
-        lambda told: told["arrays"]["ranks"].__setitem__(2, 10**30),
-        lambda told: told["arrays"]["ranks"].__setitem__(2, "4096"),
+        lambda told: told["arrays"]["precedence"].pop(),
+        lambda told: told["arrays"]["precedence"].__setitem__(0, "<f8"),
+        lambda told: told["arrays"]["precedence"].__setitem__(1, -1),
+        lambda told: told["arrays"]["precedence"].__setitem__(1, 10**12),
+        lambda told: told["arrays"]["precedence"].__setitem__(1, 1.5),
+        lambda told: told["arrays"]["precedence"].__setitem__(1, 2),
+        lambda told: told["arrays"]["precedence"].__setitem__(2, 0),
+        lambda told: told["arrays"]["precedence"].__setitem__(2, 10**30),
+        lambda told: told["arrays"]["precedence"].__setitem__(2, "4096"),
         lambda told: told["arrays"]["starts"].__setitem__(1, 0),
     ],
 )
@@ -208,7 +208,7 @@ def test_small_files_are_checked_when_opened_and_large_ones_on_demand(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = bytearray((saved / FILE_NAME).read_bytes())
-    data[-1] ^= 1
+    data[4096] ^= 1  # of a hash
     (saved / FILE_NAME).write_bytes(data)
     with pytest.raises(CorruptData, match="does not match its checksum"):
         SearchIndex.open(saved)
@@ -221,4 +221,4 @@ def test_small_files_are_checked_when_opened_and_large_ones_on_demand(
 def test_arrays_cannot_be_written_through(saved: Path) -> None:
     opened = SearchIndex.open(saved)
     with pytest.raises(ValueError, match="read-only"):
-        opened._documents[0] = np.int32(0)
+        opened._arrays["documents"][0] = np.int32(0)
