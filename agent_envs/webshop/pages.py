@@ -107,16 +107,16 @@ class Pages:
 
     def results_of(self, shown: tuple[int, ...], number: int, total: int) -> View:
         """View of a page of results with these products on it."""
-        links = dict(_BUTTONS_OF_RESULTS if number > 1 else _BUTTONS_OF_FIRST_RESULTS)
-        targets = dict(_TARGETS_OF_RESULTS if number > 1 else _TARGETS_OF_FIRST_RESULTS)
-        texts = []
-        for product in shown:
-            text, link, command = self._row(product)
-            texts.append(text)
-            links[link] = None
-            targets[command] = product
-        text = self._layout.results(number, total, texts)
-        return View(text, tuple(links), tuple(targets), targets, (), shown, total)
+        buttons, places = _RESULTS if number > 1 else _FIRST_RESULTS
+        rows = [self._row(product) for product in shown]
+        text = self._layout.results(number, total, [row[0] for row in rows])
+        links = (*buttons, *[row[1] for row in rows])
+        commands = [row[2] for row in rows]
+        targets = dict(places)
+        targets.update(zip(commands, shown, strict=True))
+        if len(targets) != len(links):  # a product called like a button is one with it
+            links = tuple(dict.fromkeys(links))
+        return View(text, links, tuple(targets), targets, (), shown, total)
 
     def _make_row(self, number: int) -> _Row:
         product = self._catalogue[number]
@@ -163,11 +163,12 @@ _NAMED = {
     **{name.lower(): FIRST_SUB - place for place, name in enumerate(SUB_PAGES)},
 }
 _SUB_COMMANDS = tuple(_SUB_TARGETS)
-_BUTTONS_OF_FIRST_RESULTS = dict.fromkeys((BACK_TO_SEARCH, NEXT))
-_BUTTONS_OF_RESULTS = dict.fromkeys((BACK_TO_SEARCH, PREVIOUS, NEXT))
-_TARGETS_OF_FIRST_RESULTS = {click(BACK_TO_SEARCH): TO_INDEX, click(NEXT): TO_NEXT}
-_TARGETS_OF_RESULTS = {
-    click(BACK_TO_SEARCH): TO_INDEX,
-    click(PREVIOUS): TO_PREVIOUS,
-    click(NEXT): TO_NEXT,
-}
+# Buttons of pages of results, and where they lead.
+_FIRST_RESULTS = (
+    (BACK_TO_SEARCH, NEXT),
+    {click(BACK_TO_SEARCH): TO_INDEX, click(NEXT): TO_NEXT},
+)
+_RESULTS = (
+    (BACK_TO_SEARCH, PREVIOUS, NEXT),
+    {click(BACK_TO_SEARCH): TO_INDEX, click(PREVIOUS): TO_PREVIOUS, click(NEXT): TO_NEXT},
+)
