@@ -17,7 +17,6 @@ from functools import cache, lru_cache
 from importlib.resources import files
 
 from rapidfuzz.fuzz import token_set_ratio
-from rapidfuzz.process import extractOne
 from rapidfuzz.utils import default_process
 
 from agent_envs.webshop.model import Goal, Product, RewardInfo
@@ -142,7 +141,8 @@ def _attributes_met(attributes: tuple[str, ...], product: Product) -> tuple[bool
     texts: list[str] | None = None
     met = []
     for attribute in attributes:
-        found = _similar_to_any(_processed(attribute), own)
+        form = _processed(attribute)
+        found = any(_similar(mine, form) for mine in own)
         if not found:
             if texts is None:
                 texts = [product.title, " ".join(product.bullets), product.description]
@@ -177,8 +177,3 @@ _LATIN_1 = dict.fromkeys(range(128, 256))
 def _similar(one: str, other: str) -> bool:
     return round(token_set_ratio(one, other)) > SIMILAR
 
-
-def _similar_to_any(one: str, others: Sequence[str]) -> bool:
-    # The smallest ratio that is rounded to more than `SIMILAR`: halves go to the even number.
-    least = SIMILAR + 0.5
-    return extractOne(one, others, scorer=token_set_ratio, score_cutoff=least) is not None
