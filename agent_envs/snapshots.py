@@ -1,8 +1,9 @@
 """`Snapshot`: one point of one episode as an immutable value, and its safe binary form.
 
 Layout of the bytes: ``sero-snapshot <format>\\n``, the SHA-256 of the rest in hex, ``\\n``, then
-canonical JSON in ASCII. Nothing is ever unpickled or evaluated. The digest guards against damage,
-not against forgery: an env therefore checks every value again before it restores anything.
+canonical JSON in UTF-8, lone surrogates included. Nothing is ever unpickled or evaluated. The
+digest guards against damage, not against forgery: an env therefore checks every value again before
+it restores anything.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from agent_envs.errors import SnapshotFormatError
 
-FORMAT = 1
+FORMAT = 2
 """Version of the layout of `Snapshot`, bumped with every change of it."""
 
 MAX_BYTES = 4 << 20
@@ -63,9 +64,11 @@ class Snapshot:
         """
         payload = {f.name: _frozen(getattr(self, f.name)) for f in fields(self)}
         try:
-            body = json.dumps(
-                payload, sort_keys=True, separators=(",", ":"), allow_nan=False
-            ).encode("ascii")
+            # Not ASCII: escaped, two surrogates side by side are read as one character.
+            text = json.dumps(
+                payload, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+            )
+            body = text.encode("utf-8", "surrogatepass")
         except ValueError as error:
             raise SnapshotFormatError(f"Cannot encode the snapshot: {error}.") from error
         if len(body) > MAX_BYTES:
@@ -99,7 +102,9 @@ class Snapshot:
             raise SnapshotFormatError("The digest does not match: the bytes are damaged.")
         try:
             payload = json.loads(
-                body.decode("ascii"), parse_int=_bounded_int, parse_constant=_refuse_constant
+                body.decode("utf-8", "surrogatepass"),
+                parse_int=_bounded_int,
+                parse_constant=_refuse_constant,
             )
         except (ValueError, RecursionError) as error:
             raise SnapshotFormatError(f"The snapshot is not valid JSON: {error}.") from error

@@ -77,6 +77,8 @@ class Engine:
         self._nouns = nouns_named(rules.nouns)
         self._pages = Pages(shop, rules.layout, rules.show_attributes, rules.compat)
         self._results = lru_cache(maxsize=RESULT_PAGES)(self._make_results)
+        self.checked: dict[int, Session] = {}
+        """By identity, what `states.restored_session` found to be a session of this shop."""
 
     # ------------------------------------------------------------------ moving
 
@@ -208,7 +210,7 @@ class Engine:
         if page == RESULTS:
             visited = session.visited
             if visited and any(product in visited for product in view.products):
-                rows = [rich_pages.row(catalogue[p], p in visited) for p in view.products]
+                rows = [rich_pages.row(*catalogue.card(p), p in visited) for p in view.products]
                 return heading + rich_pages.results(session.number, view.total, rows)
         elif page == ITEM and (session.options or '"' in (session.query or "")):
             shows = self.rules.show_attributes

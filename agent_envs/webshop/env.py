@@ -20,6 +20,7 @@ from agent_envs.errors import (
 from agent_envs.frozen import FrozenDict
 from agent_envs.hooks import SUCCESS
 from agent_envs.schedule import checked_order
+from agent_envs.snapshots import Snapshot
 from agent_envs.version import engine_version
 from agent_envs.webshop import compat as original
 from agent_envs.webshop import html_pages
@@ -41,7 +42,7 @@ from agent_envs.webshop.options import (
 from agent_envs.webshop.pages import NOTHING, View
 from agent_envs.webshop.reward import REWARD_VERSION
 from agent_envs.webshop.shop import GoalSet, Shop, goal_from_dict
-from agent_envs.webshop.states import GIVEN, KEY_LIMIT, checked_goal, checked_session, goal_id
+from agent_envs.webshop.states import GIVEN, KEY_LIMIT, checked_goal, goal_id, restored_session
 from agent_envs.webshop.urls import session_name
 
 PURCHASE = "purchase"
@@ -293,15 +294,31 @@ class WebShopEnv(TextEnv):
                 "the same options. The running episode is unchanged."
             )
         goal = self._restored_goal(task_id, given)
-        session = checked_session(session, self._engine)
+        session = restored_session(session, self._engine)
         check_history(self._keeps, seen, said, self.observation_space.max_length)
         view, bought = self._engine.view(session), None
         if session.page == DONE:
             bought = self._engine.purchase(goal, session)
         if goal is not self._goal or task_id != self._task_id:
             self._play(goal, task_id)
+            if given is not None:
+                self._given, self._static = (task_id, goal), {}
         self._session, self._view, self._bought, self._text = session, view, bought, None
         self._seen, self._said = seen, said
+
+    def _resume(self, snap: Snapshot) -> tuple[str, Info]:
+        parts = snap.state
+        if not self._plays_on and type(parts) is tuple and len(parts) == 8:
+            inner = parts[0]
+            session = inner[2] if isinstance(inner, tuple) and len(inner) == 5 else ()
+            is_bought = isinstance(session, tuple) and session[:1] == (DONE,)
+            if is_bought != (parts[6] in (SUCCESS, PURCHASE)):
+                raise SnapshotMismatch(
+                    f"Cannot restore task {snap.task_id!r}: only an episode that ended with a "
+                    f"purchase is on the last page, this one has the stop reason {parts[6]!r}. "
+                    "The running episode is unchanged."
+                )
+        return super()._resume(snap)
 
     def _task_revision(self, task_id: str) -> str:
         if not self._is_given(task_id):

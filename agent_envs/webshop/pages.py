@@ -116,12 +116,14 @@ class Pages:
         targets.update(zip(commands, shown, strict=True))
         if len(targets) != len(links):  # a product called like a button is one with it
             links = tuple(dict.fromkeys(links))
+            if not self._compat:
+                targets.update(places)
         return View(text, links, tuple(targets), targets, (), shown, total)
 
     def _make_row(self, number: int) -> _Row:
-        product = self._catalogue[number]
-        link = product.asin.lower()
-        return _Row(self._layout.row(product), link, click(link))
+        asin, title, price_tag = self._catalogue.card(number)
+        link = asin.lower()
+        return _Row(self._layout.row(asin, title, price_tag), link, click(link))
 
     def _make_sub(self, number: int, name: str) -> View:
         text = self._layout.sub(self._catalogue[number], name)

@@ -32,13 +32,13 @@ def head(instruction: str) -> str:
     return f"{_lines(('Instruction:', instruction))}{_button('Back to Search')}"
 
 
-def row(product: Product, clicked: bool = False) -> str:
+def row(asin: str, title: str, price_tag: str, clicked: bool = False) -> str:
     """A product among results."""
     link = ""
-    if node(product.asin) is not None:
+    if node(asin) is not None:
         mark = "clicked button" if clicked else "button"
-        link = f"\n[{mark}] {product.asin} [{mark}_]\n"
-    return f"{link}{_lines((product.title, product.price_tag))}"
+        link = f"\n[{mark}] {asin} [{mark}_]\n"
+    return f"{link}{_lines((title, price_tag))}"
 
 
 def results(number: int, total: int, rows: Sequence[str]) -> str:

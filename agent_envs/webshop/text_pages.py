@@ -46,9 +46,9 @@ def head(instruction: str) -> str:
     return f"Instruction:{shown((instruction, 'Back to Search'))}"
 
 
-def row(product: Product) -> str:
+def row(asin: str, title: str, price_tag: str) -> str:
     """A product among results."""
-    return shown((product.asin, product.title, product.price_tag))
+    return shown((asin, title, price_tag))
 
 
 def results(number: int, total: int, rows: Sequence[str]) -> str:

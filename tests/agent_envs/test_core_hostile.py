@@ -95,7 +95,7 @@ BODIES = {
     "infinity": b"1e999",
     "NaN": b"NaN",
     "bare": b"null",
-    "not ascii": '{"é":1}'.encode(),
+    "not UTF-8": b"\xff{}",
 }
 
 

@@ -20,6 +20,7 @@ PRODUCTS_KEPT = 2048
 """Decoded products that a catalogue keeps, the least recently used goes first (about 10 MB)."""
 SCANS_KEPT = 16
 
+_ASIN, _TITLE, _PRICE_TAG = map(Product._fields.index, ("asin", "title", "price_tag"))
 _END = b"."  # closes each key in the table of asins: numpy drops zero bytes at the end
 
 
@@ -127,6 +128,11 @@ class Catalogue(Sequence[Product]):
         if self._is_plain and 0 <= number < len(self._keys):
             return decode_text(bytes(self._keys[number])[: -len(_END)])
         return self[number].asin
+
+    def card(self, number: int) -> tuple[str, str, str]:
+        """Asin, title and price tag of a product, which is all that a list of results shows."""
+        record = self._records[number]
+        return record[_ASIN], record[_TITLE], record[_PRICE_TAG]
 
     def number_of(self, asin: str) -> int | None:
         """The number of the product with that asin; None if there is none.

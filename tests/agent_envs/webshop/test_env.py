@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from random import Random
@@ -13,14 +14,23 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import agent_envs
-from agent_envs.errors import InvalidOption, MissingData, ResetNeeded, TaskNotFound
+from agent_envs.errors import (
+    InvalidOption,
+    MissingData,
+    ResetNeeded,
+    SnapshotMismatch,
+    TaskNotFound,
+)
 from agent_envs.webshop.env import WebShopEnv
 from agent_envs.webshop.model import PrivilegedShop
 from agent_envs.webshop.shop import Shop, goal_to_dict
-from tests.agent_envs.webshop.shops import BARE, DESKS, ODD, buy, make, raws, shop, walk
+from tests.agent_envs.webshop.shops import BARE, DESKS, ODD, buy, make, raw, raws, shop, walk
 from tests.support import run_python
 
 HUMAN: dict[str, Any] = {"goal_source": "human", "split": None}
+
+
+ASKED = {"B1": {"attributes": ["a"], "instruction": "x", "instruction_attributes": ["a"]}}
 
 
 def start(env: Any, number: int = 0) -> str:
@@ -193,8 +203,7 @@ def test_a_goal_can_be_given() -> None:
     assert (info["goal"], info["split"], info["task_type"]) == (goal.instruction, "given", "human")
     assert [env.step(action)[1] for action in buy(env)][-1] == 1.0
     other = env.reset(options={"goal": {**told, "price_upper": 1}})[1]
-    assert other["task_id"] != info["task_id"]
-    assert other["goal"] == info["goal"]
+    assert other == info  # nothing but the sentence of a goal shows, not even in its id
     # Another env knows the goal from the snapshot alone.
     env.step("search[desk]")
     fresh = make(**HUMAN)
@@ -203,8 +212,65 @@ def test_a_goal_can_be_given() -> None:
     assert restored[1]["provenance"]["manifest_hash"] != info["provenance"]["manifest_hash"]
     assert agent_envs.snapshot(fresh).state[0] == agent_envs.snapshot(env).state[0]
     assert fresh.step("click[b0desk0002]")[0] == env.step("click[b0desk0002]")[0]
+    again = fresh.reset(options={"task_id": info["task_id"]})[1]
+    assert again["goal"] == info["goal"]
     with pytest.raises(TaskNotFound, match="goal"):
-        fresh.reset(options={"task_id": info["task_id"]})
+        make().reset(options={"task_id": info["task_id"]})
+
+
+def test_goals_given_with_one_sentence_are_told_apart_by_snapshots() -> None:
+    env = make()
+    goal = next(g for g in shop().goals("synthetic") if g.asin == DESKS[2])
+    env.reset(options={"goal": goal})
+    dear = agent_envs.snapshot(env)
+    env.reset(options={"goal": goal._replace(price_upper=1.0, options=("red",))})
+    assert agent_envs.snapshot(env).task_id == dear.task_id
+    assert [env.step(action)[1] for action in buy(env)][-1] < 1.0
+    _, info = agent_envs.restore(env, dear)
+    assert info["task_type"] == "synthetic"
+    assert agent_envs.snapshot(env) == dear
+    unwrapped: Any = env.unwrapped
+    assert unwrapped.privileged().goal == goal
+
+
+def test_surrogates_survive_the_bytes_of_a_snapshot() -> None:
+    """Two halves of a character side by side are not that character."""
+    env = make(data=Shop.from_raw([raw("B1", "\U0001f600 lamp")], ASKED, {}), split=None)
+    env.reset(seed=0)
+    for halves in ("\ud83d\ude00", "\U0001f600"):
+        listed = env.step(f"search[{halves}]")[4]["admissible_actions"]
+        before = agent_envs.snapshot(env)
+        after = agent_envs.Snapshot.from_bytes(before.to_bytes())
+        assert after == before
+        assert agent_envs.restore(env, after)[1]["admissible_actions"] == listed
+    assert "click[b1]" in listed
+
+
+def test_buttons_win_over_products_of_the_same_name() -> None:
+    asins = ("next >", "< prev", *(f"B{number}" for number in range(10, 20)))
+    asked = {"B10": ASKED["B1"]}
+    data = Shop.from_raw([raw(asin, "lamp") for asin in asins], asked, {})
+    env = make(data=data, split=None)
+    env.reset(seed=0)
+    env.step("search[lamp]")
+    assert "Page 2" in env.step("click[next >]")[0]
+    assert "Page 1" in env.step("click[< prev]")[0]
+
+
+def test_no_snapshot_goes_on_after_a_purchase() -> None:
+    env = make()
+    env.reset(seed=0)
+    for step in buy(env):
+        before = agent_envs.snapshot(env)
+        env.step(step)
+    bought = agent_envs.snapshot(env)
+    for state in (
+        (*bought.state[:4], False, 0.0, None, bought.state[7]),
+        (*before.state[:4], *bought.state[4:7], before.state[7]),
+    ):
+        with pytest.raises(SnapshotMismatch, match="purchase"):
+            agent_envs.restore(env, dataclasses.replace(bought, state=state))
+    assert agent_envs.snapshot(env) == bought
 
 
 @pytest.mark.parametrize(
@@ -427,7 +493,6 @@ def test_worlds_that_differ_in_hidden_things_look_the_same() -> None:
     for data, wanted in ((shop(), goal), (twin, hidden)):
         env = gymnasium.make("SeroWebShop-v0", data=data, compat=False)
         observation, info = env.reset(seed=0, options={"goal": wanted})
-        info.pop("task_id")  # names a goal that the caller gave
         trace = [(observation, info)]
         for action in (
             *("search[odd desk lamp]", "click[b0odd00001]", "click[attributes]", "click[features]"),
@@ -435,7 +500,6 @@ def test_worlds_that_differ_in_hidden_things_look_the_same() -> None:
             *("click[navy blue]", "click[description]"),
         ):
             *answer, info = env.step(action)
-            info.pop("task_id")
             trace.append((*answer, info))
         traces.append(json.dumps(trace, default=dict, sort_keys=True))
         assert env.step("click[< prev]")[0]

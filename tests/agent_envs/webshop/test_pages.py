@@ -91,10 +91,10 @@ def test_rich_pages_keep_blanks() -> None:
     assert rich_pages.sub(product(ODD), "Features") == (
         "[button] < Prev [button_]\n \n One & only\n  <i>x</i> \n"
     )
-    assert rich_pages.row(product(ODD)) == (
+    assert rich_pages.row(*_card(product(ODD))) == (
         "\n[button] B0ODD00001 [button_]\n  Odd <b>“Lamp”</b> & Co™ \n$10.0\n"
     )
-    assert rich_pages.row(product(ODD), clicked=True).startswith(
+    assert rich_pages.row(*_card(product(ODD)), clicked=True).startswith(
         "\n[clicked button] B0ODD00001 [clicked button_]\n"
     )
 
@@ -113,7 +113,7 @@ def test_rich_item_page_marks_what_its_address_has_in_quotes() -> None:
 
 
 def test_results() -> None:
-    rows = [text_pages.row(product(BARE))]
+    rows = [text_pages.row(*_card(product(BARE)))]
     assert text_pages.results(1, 1, rows) == (
         " [SEP] Page 1 (Total results: 1) [SEP] Next > [SEP] B0BARE0001 [SEP] Bare Shelf"
         " [SEP] $3.0 to $7.5"
@@ -156,3 +156,7 @@ def test_addresses() -> None:
     )
     done = item._replace(page=DONE, options=())
     assert page_url("7", done, "B0") == f"{base}/done/7/B0/{{}}"
+
+
+def _card(product: Product) -> tuple[str, str, str]:
+    return product.asin, product.title, product.price_tag

@@ -114,10 +114,13 @@ def test_what_only_compat_can_reach() -> None:
         checked_session(tuple(drawn._replace(draw=0)), COMPAT)
 
 
-def test_goals_of_the_shop_pass_and_have_ids_of_their_own() -> None:
+def test_goals_of_the_shop_pass_and_their_ids_tell_sentences_apart() -> None:
     goals = [*shop().goals("synthetic"), *shop().goals("human")]
     ids = {goal_id(checked_goal(tuple(goal))) for goal in goals}
-    assert len(ids) == len(set(goals))
+    assert len(ids) == len({goal.instruction for goal in goals})
+    assert goal_id(goals[0]) == goal_id(goals[0]._replace(asin="other", attributes=()))
+    pair, character = (goals[0]._replace(instruction=x) for x in ("\ud83d\ude00", "\U0001f600"))
+    assert goal_id(pair) != goal_id(character)
     goal = goals[0]
     assert goal_id(goal) == goal_id(checked_goal(tuple(goal._replace(weight=goal.weight))))
     assert checked_goal(tuple(goal._replace(price_upper=None))).price_upper is None
@@ -155,8 +158,8 @@ def test_a_forged_goal_is_refused_and_nothing_changes() -> None:
     env.step("search[desk]")
     snap = agent_envs.snapshot(env)
     manner, _, *rest = snap.state[0]
-    cheap = goal._replace(price_upper=1e6, attributes=())
-    for forged in (tuple(cheap), None, (), tuple(goal)[:-1], "goal"):
+    other_sentence = goal._replace(instruction="find me anything")
+    for forged in (tuple(other_sentence), None, (), tuple(goal)[:-1], "goal"):
         other = dataclasses.replace(snap, state=((manner, forged, *rest), *snap.state[1:]))
         with pytest.raises(SnapshotMismatch):
             agent_envs.restore(env, other)
