@@ -108,10 +108,9 @@ class Pages:
     def results_of(self, shown: tuple[int, ...], number: int, total: int) -> View:
         """View of a page of results with these products on it."""
         buttons, places = _RESULTS if number > 1 else _FIRST_RESULTS
-        rows = [self._row(product) for product in shown]
-        text = self._layout.results(number, total, [row[0] for row in rows])
-        links = (*buttons, *[row[1] for row in rows])
-        commands = [row[2] for row in rows]
+        texts, names, commands = zip(*map(self._row, shown), strict=True) if shown else ((), (), ())
+        text = self._layout.results(number, total, texts)
+        links = (*buttons, *names)
         targets = dict(places)
         targets.update(zip(commands, shown, strict=True))
         if len(targets) != len(links):  # a product called like a button is one with it

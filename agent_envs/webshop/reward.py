@@ -176,4 +176,3 @@ _LATIN_1 = dict.fromkeys(range(128, 256))
 
 def _similar(one: str, other: str) -> bool:
     return round(token_set_ratio(one, other)) > SIMILAR
-

@@ -61,14 +61,18 @@ class SmallRanking:
         self._scores = term_scores(weights, postings.divisors).astype(np.float64)
         self._documents = postings.documents.astype(np.intp)
         self._precedence = postings.precedence.astype(np.int64)
+        self._parts: dict[int, tuple[NDArray[np.intp], NDArray[np.float64]]] = {}
 
     def totals(self, terms: dict[int, int]) -> NDArray[np.float64]:
         """(documents,): sums of the terms' float32 scores, as in Lucene in float64."""
         documents, scores = [], []
         for term, boost in terms.items():
-            part = self._postings.part(term)
-            documents.append(self._documents[part])
-            scores.append(self._scores[part] if boost == 1 else self._postings.scores(term, boost))
+            known = self._parts.get(term)
+            if known is None:  # cutting them out takes longer than adding them up
+                part = self._postings.part(term)
+                known = self._parts[term] = self._documents[part], self._scores[part]
+            documents.append(known[0])
+            scores.append(known[1] if boost == 1 else self._postings.scores(term, boost))
         joined = np.concatenate(documents), np.concatenate(scores)
         totals = np.bincount(*joined, minlength=len(self._precedence))
         return cast("NDArray[np.float64]", totals)
