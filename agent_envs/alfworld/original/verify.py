@@ -7,10 +7,8 @@ step is the reset and has the action null.
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,7 +17,8 @@ from agent_envs.alfworld.games import GameSet, load_game_set
 from agent_envs.alfworld.games.game_files import split_task_trial
 from agent_envs.alfworld.model import Game
 from agent_envs.alfworld.original.lockstep import Follower, Mismatch
-from agent_envs.errors import DataError, MissingData
+from agent_envs.errors import CorruptData, DataError
+from agent_envs.json_lines import json_lines
 
 __all__ = ["DETAILS_LIMIT", "Mismatch", "VerifyResult", "verify_transcripts"]
 
@@ -54,21 +53,21 @@ def verify_transcripts(
 
     Raises:
         MissingData: no such file.
-        DataError: not a transcript file.
+        CorruptData: not a transcript file; the message names the line.
     """
     game_set = load_game_set(games)
     episodes = steps = mismatches = 0
     details: list[Mismatch] = []
-    for number, episode in enumerate(_episodes(Path(transcripts_path))):
+    for number, episode in json_lines(Path(transcripts_path), "transcripts"):
         episodes += 1
         try:
             path, records = str(episode["game"]), list(episode["steps"])
             task_id = "/".join(split_task_trial(PurePosixPath(path).parent.parts, "transcript"))
             steps += sum(record["action"] is not None for record in records)
             differences = _compare(task_id, game_set, records)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise DataError(
-                f"{transcripts_path}: episode {number + 1} is no transcript: {error!r}."
+        except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            raise CorruptData(
+                f"{transcripts_path}: line {number} is no transcript: {error!r}."
             ) from error
         mismatches += len({difference.step for difference in differences})
         details.extend(differences[: DETAILS_LIMIT - len(details)])
@@ -95,16 +94,3 @@ class _Recorded:
         self.observation: str = record["observation"]
         self.admissible: list[str] = record["admissible"]
         self.won: bool = record["won"]
-
-
-def _episodes(path: Path) -> Iterator[Mapping[str, Any]]:
-    if not path.is_file():
-        raise MissingData(f"There is no transcript file {path}.")
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            for line in file:
-                if line.strip():
-                    yield json.loads(line)
-    except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"Cannot read the transcripts {path}: {error}.") from error

@@ -12,8 +12,6 @@ The episodes go through the environment: prices are those of the transcript, goa
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from agent_envs.errors import DataError, MissingData, SeroError
+from agent_envs.errors import CorruptData, SeroError
+from agent_envs.json_lines import json_lines
 from agent_envs.webshop.actions import SEARCH, click, is_sayable
+from agent_envs.webshop.catalogue.goal_dicts import goal_from_dict
 from agent_envs.webshop.engine import RESULTS, Engine
 from agent_envs.webshop.env import WebShopEnv
 from agent_envs.webshop.shop import Shop
@@ -80,25 +80,24 @@ def verify_transcripts(
 
     Raises:
         MissingData: no such file.
-        DataError: not a transcript file.
+        CorruptData: not a transcript file; the message names the line.
     """
     episodes = steps = mismatches = near_ties = 0
     details: list[Mismatch] = []
     for path in map(Path, paths):
         env: WebShopEnv | None = None
-        for number, line in enumerate(_lines(path)):
+        for episode, (number, line) in enumerate(json_lines(path, "transcripts")):
             try:
                 if env is None:
                     env = _env_for(line["meta"], shop, compat)
                     continue
                 records = list(line["steps"])
-                replay = _Replay(env, f"{path.name}, episode {number}")
+                goal_from_dict(line["goal"])  # refused here: what is no goal is no mismatch
+                replay = _Replay(env, f"{path.name}, episode {episode}")
                 found = list(replay.differences(line["goal"], records))
                 steps += sum(record["action"] is not None for record in records)
-            except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-                raise DataError(
-                    f"{path}: line {number + 1} is no transcript: {error!r}."
-                ) from error
+            except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+                raise CorruptData(f"{path}: line {number} is no transcript: {error!r}.") from error
             episodes += 1
             mismatches += len({difference.step for difference in found})
             near_ties += replay.near_ties
@@ -212,16 +211,3 @@ class _Replay:
         heading = self._engine.layout.head(view.goal.instruction)
         text = self._engine.results_text(session, heading, expected)
         return bool(np.all(apart <= NEAR)) and text == record["observation"]
-
-
-def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    if not path.is_file():
-        raise MissingData(f"There is no transcript file {path}.")
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            for line in file:
-                if line.strip():
-                    yield json.loads(line)
-    except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"Cannot read the transcripts {path}: {error}.") from error

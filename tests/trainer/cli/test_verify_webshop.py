@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -63,3 +64,13 @@ def test_the_recorded_episodes_of_the_original(sero: Sero, real_data: Path) -> N
     outcome = sero("verify", "webshop", *transcripts, "--data", real_data / "webshop_1k")
     assert outcome.lines[-1] == "320 episodes, 3832 steps, 0 mismatches"
     assert outcome.code == 0
+
+
+def test_files_that_cannot_be_read_are_no_mismatch(sero: Sero, data: Path, tmp_path: Path) -> None:
+    whole = gzip.compress(b"{}\n")
+    (tmp_path / "a.jsonl.gz").write_bytes(whole[:10] + b"\xff" * 4 + whole[14:])
+    (tmp_path / "b.jsonl").write_bytes(b"[" * 100_000 + b"]" * 100_000)
+    for name in ("a.jsonl.gz", "b.jsonl"):
+        outcome = sero("verify", "webshop", tmp_path / name, "--data", data)
+        assert outcome.code == 2
+        assert f"{name}: line 1" in outcome.errors

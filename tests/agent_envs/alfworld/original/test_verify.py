@@ -14,7 +14,7 @@ from agent_envs.alfworld.games import GameSet
 from agent_envs.alfworld.goals import won
 from agent_envs.alfworld.original.verify import DETAILS_LIMIT, verify_transcripts
 from agent_envs.alfworld.text import intro
-from agent_envs.errors import DataError, MissingData
+from agent_envs.errors import CorruptData, DataError, MissingData
 from tests.agent_envs.alfworld.household import payload, toy
 
 TASK = "train/pick_and_place_simple-Mug-None-Shelf-1/t"
@@ -110,3 +110,15 @@ def test_unreadable_files(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
         with pytest.raises(DataError, match="Cannot read"):
             verify_transcripts(tmp_path / name, games())
+
+
+def test_damaged_files_are_named_by_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", record())
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"[" * 100_000 + b"]" * 100_000)
+    with pytest.raises(CorruptData, match=r"t\.jsonl: line 2: "):
+        verify_transcripts(path, games())
+    packed, path = gzip.compress(whole), tmp_path / "t.jsonl.gz"
+    path.write_bytes(packed[:10] + b"\xff" * 4 + packed[14:])
+    with pytest.raises(CorruptData, match=r"t\.jsonl\.gz: line 1: "):
+        verify_transcripts(path, games())

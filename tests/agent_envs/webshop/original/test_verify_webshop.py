@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent_envs.errors import DataError, MissingData
+from agent_envs.errors import CorruptData, DataError, MissingData
 from agent_envs.webshop.original.verify import verify_transcripts
 from agent_envs.webshop.shop import Shop, goal_to_dict
 from tests.agent_envs.webshop.shops import DESKS, buy, make, shop
@@ -178,6 +178,20 @@ def test_what_is_no_transcript(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         verify_transcripts([junk], shop())
     assert not verify_transcripts([write(tmp_path / "t", [record()[0]])], shop()).ok
+
+
+@pytest.mark.parametrize("where", ["prices", "price_upper"])
+def test_numbers_that_are_too_large(tmp_path: Path, where: str) -> None:
+    """They are no mismatch: the line that has one is named."""
+    lines = record()
+    if where == "prices":
+        lines[0]["meta"]["prices"][DESKS[0]] = 10**400
+    else:
+        lines[2]["goal"]["price_upper"] = 10**400
+    path = write(tmp_path / "t.jsonl", lines)
+    number = 1 if where == "prices" else 3
+    with pytest.raises(CorruptData, match=f"t.jsonl: line {number} is no transcript"):
+        verify_transcripts([path], shop())
 
 
 @pytest.mark.parametrize("compat", [False, True])
