@@ -259,7 +259,8 @@ def engine_of(shop: Shop, rules: Rules = Rules()) -> Engine:  # noqa: B008 - a v
         InvalidOption: an unknown layout or kind of nouns.
         MissingExtra: nouns that need a package which is not installed.
     """
-    if rules.layout not in LAYOUTS:
+    nouns_named(rules.nouns)  # before it is hashed
+    if not isinstance(rules.layout, str) or rules.layout not in LAYOUTS:
         raise InvalidOption(f"layout must be one of {sorted(LAYOUTS)}, found {rules.layout!r}.")
     key = id(shop), rules  # of a living shop: the engine holds it
     engine = _engines.get(key)

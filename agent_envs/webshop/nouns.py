@@ -75,7 +75,6 @@ class SpacyNouns:
         return nouns_named, (self.name,)
 
 
-@cache
 def nouns_named(name: str) -> TitleNouns | SpacyNouns:
     """``"table"`` or ``"spacy"``; one object of each per process.
 
@@ -84,11 +83,14 @@ def nouns_named(name: str) -> TitleNouns | SpacyNouns:
         MissingExtra: spaCy or its model is not installed.
         IncompatibleExtra: one of them has another version than the table was made with.
     """
-    if name == TitleNouns.name:
-        return TitleNouns()
-    if name == SpacyNouns.name:
-        return SpacyNouns()
-    raise InvalidOption(f"nouns must be 'table' or 'spacy', found {name!r}.")
+    if not isinstance(name, str) or name not in (TitleNouns.name, SpacyNouns.name):
+        raise InvalidOption(f"nouns must be 'table' or 'spacy', found {name!r}.")
+    return _made(str(name))
+
+
+@cache
+def _made(name: str) -> TitleNouns | SpacyNouns:
+    return TitleNouns() if name == TitleNouns.name else SpacyNouns()
 
 
 def nouns_by_rule(title: str) -> tuple[str, ...]:

@@ -270,6 +270,9 @@ def test_one_engine_for_all_who_ask_for_the_same() -> None:
         engine_of(shop(), Rules(layout="pdf"))
     with pytest.raises(InvalidOption, match="table"):
         engine_of(shop(), Rules(nouns="none"))
+    for unhashable in (Rules(nouns=["table"]), Rules(layout=["text"])):  # type: ignore[arg-type]
+        with pytest.raises(InvalidOption, match="must be"):
+            engine_of(shop(), unhashable)
 
 
 def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
