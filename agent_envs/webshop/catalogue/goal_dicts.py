@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from agent_envs.errors import InvalidOption
+from agent_envs.webshop.catalogue.shown import shown
 from agent_envs.webshop.model import NO_LIMIT, Goal
 
 _TEXTS = {
@@ -43,11 +45,13 @@ def goal_from_dict(told: Mapping[str, Any]) -> Goal:
     """
     if not isinstance(told, Mapping):
         raise InvalidOption(
-            f"A goal is a dict with the keys {', '.join(KEYS)}; found {told!r:.80}."
+            f"A goal is a dict with the keys {', '.join(KEYS)}; found {shown(told)}."
         )
-    unknown = sorted(str(key) for key in told if key not in KEYS)
+    unknown = sorted(key if isinstance(key, str) else shown(key) for key in told if key not in KEYS)
     if unknown:
-        raise InvalidOption(f"A goal has no key {unknown[0]!r}; its keys are {', '.join(KEYS)}.")
+        raise InvalidOption(
+            f"A goal has no key {unknown[0]!r:.80}; its keys are {', '.join(KEYS)}."
+        )
     if not told.get("instruction_text"):
         raise InvalidOption(
             "A goal needs `instruction_text`, the sentence that the shopper reads; it is "
@@ -85,10 +89,14 @@ def _strings(key: str, value: Any) -> tuple[str, ...]:
 
 
 def _number(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    number = math.nan
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):
+            number = float(value)
+    if math.isnan(number):
         raise _wrong(key, value, "a number")
-    return float(value)
+    return number
 
 
 def _wrong(key: str, found: Any, expected: str) -> InvalidOption:
-    return InvalidOption(f"`{key}` of a goal is {found!r:.80}, expected {expected}.")
+    return InvalidOption(f"`{key}` of a goal is {shown(found)}, expected {expected}.")

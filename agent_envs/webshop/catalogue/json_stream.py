@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -73,11 +74,20 @@ def entries_of_object(path: Path, on_bytes: OnBytes | None = None) -> Iterator[t
 
 def _open(path: Path) -> TextIO:
     try:
-        return open(path, encoding="utf-8-sig", newline="")
+        file = open(path, encoding="utf-8-sig", newline="", opener=_at_once)  # noqa: SIM115
     except OSError as error:
         raise MissingData(
             f"Cannot open {path}: {error.strerror or error}. Check the path and its permissions."
         ) from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise MissingData(f"Cannot read {path}: it is no regular file. Give a file of WebShop.")
+    return file
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Opens a pipe without waiting for somebody to write into it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 class _Reader:
@@ -134,6 +144,8 @@ class _Reader:
                     why = f"it is cut off ({error.msg})" if self._ended and cut else error.msg
                     self._at = max(self._at, error.pos)
                     raise self.problem(why) from error
+            except ValueError as error:  # not JSONDecodeError
+                raise self.problem("an entry has a number of too many digits") from error
             except RecursionError as error:
                 raise self.problem("an entry is nested too deeply") from error
             else:

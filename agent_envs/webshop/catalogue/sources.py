@@ -125,10 +125,14 @@ def find_raw(path: Path) -> RawFiles:
     if path.is_file():
         return _beside(path)
     for folder in (path, path / "data"):
-        found = sorted(folder.glob(f"{PRODUCTS}*.json")) if folder.is_dir() else []
+        found = _files(folder, PRODUCTS) if folder.is_dir() else []
         if found:
             # The shortest name is the full catalogue's.
             return _beside(min(found, key=lambda file: (len(file.name), file.name)))
+    if path.exists() and not path.is_dir():
+        raise MissingData(
+            f"There is no WebShop data at {path}: it is neither a folder nor a regular file."
+        )
     what = "is neither a store nor has" if path.is_dir() else "does not exist; expected a store or"
     raise MissingData(
         f"There is no WebShop data at {path}: it {what} the original's {PRODUCTS}*.json and "
@@ -154,8 +158,13 @@ def _matching(folder: Path, start: str, ending: str) -> Path | None:
     for name in (f"{start}{ending}", f"{start}.json"):
         if (folder / name).is_file():
             return folder / name
-    found = sorted(folder.glob(f"{start}*.json"))
+    found = _files(folder, start)
     return found[0] if len(found) == 1 else None
+
+
+def _files(folder: Path, start: str) -> list[Path]:
+    """Regular files only: reading a pipe would wait for ever."""
+    return sorted(file for file in folder.glob(f"{start}*.json") if file.is_file())
 
 
 # ---------------------------------------------------------------------------- loading

@@ -401,3 +401,13 @@ def test_missing_keys_have_defined_values() -> None:
 def test_dictionaries_of_another_shape_are_refused(told: Any, part: str) -> None:
     with pytest.raises(InvalidOption, match=part):
         goal_from_dict(told)
+
+
+def test_numbers_of_a_goal_that_no_float_holds() -> None:
+    for key in ("price_upper", "weight"):
+        for wrong in (10**400, 10**5000):
+            with pytest.raises(InvalidOption, match=f"`{key}` of a goal"):
+                goal_from_dict({"instruction_text": "x", key: wrong})
+    for told in ([10**5000], {10**5000: 1}, {"instruction_text": "x", "query": [10**5000]}):
+        with pytest.raises(InvalidOption):
+            goal_from_dict(told)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +145,20 @@ def test_progress_ends_at_the_size_of_the_file(file: Path, monkeypatch: pytest.M
     size = file.stat().st_size
     assert told[-1] == (size, size)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+@pytest.mark.usefixtures("chunk")
+def test_a_number_of_too_many_digits_names_file_and_place(tmp_path: Path) -> None:
+    path = tmp_path / "items.json"
+    path.write_text('[{"a": 1}, {"ignored": [' + "7" * 5000 + "]}]")
+    with pytest.raises(CorruptData) as caught:
+        list(entries_of_list(path))
+    for part in (str(path), "digits", "near character 11"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "items.json")
+    with pytest.raises(MissingData, match=r"items\.json: it is no regular file"):
+        list(entries_of_list(tmp_path / "items.json"))
