@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,18 +17,47 @@ from agent_envs.webshop.catalogue.catalogue import Catalogue
 from agent_envs.webshop.catalogue.goals import KINDS, GoalList, Kind
 from agent_envs.webshop.catalogue.importing import build_index, build_tables
 from agent_envs.webshop.catalogue.report import Report
+from agent_envs.webshop.catalogue.shown import shown
 from agent_envs.webshop.catalogue.store import INDEX, Tables
 from agent_envs.webshop.search import SearchIndex
 
 
 def check_price_seed(price_seed: object) -> None:
-    """Check that a price seed is a whole number.
+    """Check that a price seed is a whole number of at most 64 bits.
 
     Raises:
         InvalidOption: it is none.
     """
     if isinstance(price_seed, bool) or not isinstance(price_seed, int):
-        raise InvalidOption(f"price_seed is {price_seed!r}, expected a whole number.")
+        raise InvalidOption(f"price_seed is {shown(price_seed)}, expected a whole number.")
+    if not -(2**63) <= price_seed < 2**63:
+        raise InvalidOption(
+            f"price_seed is {shown(price_seed)}, expected a whole number of at most 64 bits."
+        )
+
+
+def _checked_prices(prices: object) -> dict[str, float]:
+    """Prices by asin.
+
+    Raises:
+        InvalidOption: they are no mapping, or what is no asin or no price is in it.
+    """
+    if not isinstance(prices, Mapping):
+        raise InvalidOption(f"prices are {shown(prices)}, expected a dict of prices by asin.")
+    checked = {}
+    for asin, given in prices.items():
+        if not isinstance(asin, str):
+            raise InvalidOption(f"prices has the key {shown(asin)}, expected an asin.")
+        price = math.nan
+        if isinstance(given, Real) and not isinstance(given, bool):
+            with contextlib.suppress(OverflowError):
+                price = float(given)
+        if not 0.0 <= price < math.inf:
+            raise InvalidOption(
+                f"The price of {asin!r:.80} is {shown(given)}, expected a finite number from 0 up."
+            )
+        checked[asin] = price
+    return checked
 
 
 class _Index:
@@ -41,8 +73,20 @@ class _Index:
 
     def get(self, catalogue: Catalogue) -> SearchIndex:
         if self._index is None:
-            self._index = self._opened() or build_index(catalogue)
+            index = self._opened()
+            if index is None:
+                index = build_index(catalogue)
+                self._repair(index)
+            self._index = index
         return self._index
+
+    def _repair(self, index: SearchIndex) -> None:
+        """Write an index that the cache lost, so that only one process builds it anew."""
+        if self._tables.folder is not None:
+            with contextlib.suppress(OSError, DataError):  # a cache saves time and nothing else
+                folder = self._tables.folder / INDEX
+                folder.mkdir(exist_ok=True)
+                index.save(folder)
 
     def _opened(self) -> SearchIndex | None:
         if self._tables.folder is None:
@@ -88,11 +132,11 @@ class Shop:
             is_cache: whether the store of `tables` may be made anew without asking.
 
         Raises:
-            InvalidOption: `price_seed` is no whole number, or a price is none.
+            InvalidOption: `price_seed` is no whole number of at most 64 bits, or a price is none.
         """
         check_price_seed(price_seed)
         self._tables, self._origin, self._is_cache = tables, origin, is_cache
-        self._prices = dict(prices or {})
+        self._prices = _checked_prices({} if prices is None else prices)
         self.price_seed = price_seed
         self.source = source or str(tables.header["source"])
         """Where the shop comes from, for people."""
@@ -162,8 +206,11 @@ class Shop:
         """This shop with other prices, by asin; everything else is shared.
 
         Price limits follow from prices, so they change too.
+
+        Raises:
+            InvalidOption: a price is none.
         """
-        return self._like(self.price_seed, {**self._prices, **prices})
+        return self._like(self.price_seed, {**self._prices, **_checked_prices(prices)})
 
     def with_price_seed(self, price_seed: int) -> Shop:
         """This shop with prices and limits drawn anew; everything else is shared."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from functools import cache
@@ -28,6 +30,9 @@ CACHE_BYTES = 2 << 30
 """All stores together; the least recently used go first."""
 
 _ABANDONED_S = 3600.0
+_OWN = re.compile("[0-9a-f]{32}")
+"""Names of entries; whatever else lies in the folder is not the cache's to delete."""
+_NEVER = 0.0
 
 
 def cached_store(name: str, build: Callable[[Path], object]) -> Tables | None:
@@ -38,13 +43,14 @@ def cached_store(name: str, build: Callable[[Path], object]) -> Tables | None:
     folder = base / "webshop"
     out = folder / name
     for _ in range(3):
-        if is_store(out):
+        seen = _identity(out)
+        if seen is not None:
             with contextlib.suppress(DataError):
                 tables = open_store(out)
                 with contextlib.suppress(OSError):
                     os.utime(out / HEADER)  # used last now
                 return tables
-            shutil.rmtree(out, ignore_errors=True)
+            _discard(out, seen)
         try:
             build(out)
         except PlaceTaken:
@@ -53,6 +59,33 @@ def cached_store(name: str, build: Callable[[Path], object]) -> Tables | None:
             return None
         _shrink(folder, out)
     return None
+
+
+def _identity(place: Path) -> tuple[int, int] | None:
+    """What tells an entry from another of the same name; None if there is none."""
+    try:
+        seen = os.lstat(place)
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino
+
+
+def _discard(place: Path, seen: tuple[int, int]) -> None:
+    """Delete the entry `seen` at `place`, moved away first: others see all of it or nothing.
+
+    Another process may have found the same damage and have made the entry anew by now, which is
+    then left, or put back.
+    """
+    with contextlib.suppress(OSError):
+        trash = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=PART, dir=place.parent))
+        try:
+            if _identity(place) == seen:
+                moved = trash / place.name
+                os.rename(place, moved)
+                if _identity(moved) != seen:
+                    os.rename(moved, place)
+        finally:
+            shutil.rmtree(trash, ignore_errors=True)
 
 
 def cached_shops() -> tuple[Path, tuple[int, ...]] | None:
@@ -64,21 +97,24 @@ def cached_shops() -> tuple[Path, tuple[int, ...]] | None:
 
 
 def _stores_in(folder: Path) -> list[tuple[float, int, Path]]:
-    """(time of last use, size, path) of each store, the least recently used first."""
+    """(time of last use, size, path) of each entry, the least recently used first.
+
+    One without a header, which no process can use, was last used never.
+    """
     stores: list[tuple[float, int, Path]] = []
     with contextlib.suppress(OSError):
         for place in folder.iterdir():
             with contextlib.suppress(OSError):  # another process may be deleting it
-                if not place.name.endswith(PART) and is_store(place):
+                if _OWN.fullmatch(place.name):
                     files = [file.stat() for file in place.rglob("*") if file.is_file()]
-                    used = (place / HEADER).stat().st_mtime
+                    used = (place / HEADER).stat().st_mtime if is_store(place) else _NEVER
                     stores.append((used, sum(seen.st_size for seen in files), place))
     return sorted(stores)
 
 
 def _shrink(folder: Path, kept: Path) -> None:
     """Delete the least recently used stores of the cache until `CACHE_BYTES` are left, and what
-    killed writers left behind."""
+    killed processes left behind."""
     with contextlib.suppress(OSError):
         for place in folder.glob(f".*{PART}"):
             with contextlib.suppress(OSError):
@@ -86,9 +122,10 @@ def _shrink(folder: Path, kept: Path) -> None:
                     shutil.rmtree(place, ignore_errors=True)
     stores = _stores_in(folder)
     total = sum(size for _, size, _ in stores)
-    for _, size, place in stores:
-        if total > CACHE_BYTES and place != kept:
-            shutil.rmtree(place, ignore_errors=True)
+    for used, size, place in stores:
+        seen = _identity(place)
+        if (total > CACHE_BYTES or used == _NEVER) and place != kept and seen is not None:
+            _discard(place, seen)
             total -= size
 
 

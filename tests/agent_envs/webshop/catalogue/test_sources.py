@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -281,3 +282,151 @@ def test_a_checkout_of_files_with_the_published_names(real_data: Path, tmp_path:
     ]
     assert json.loads((folder / "items_human_ins_1k.json").read_text())
     assert isinstance(load_shop(folder), Shop)
+
+
+def loads_without_import(
+    monkeypatch: pytest.MonkeyPatch, raw: Path, *, index: bool = False
+) -> Shop:
+    """The shop, as a process that comes later finds it."""
+    from agent_envs.webshop.catalogue import shop as shop_module
+
+    sources._loaded.clear()
+    sources._recent.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(sources, "import_files", None)  # would fail if it were called
+        patched.setattr(sources, "read_files", None)
+        if index:
+            patched.setattr(shop_module, "build_index", None)
+        shop = load_shop(raw)
+        _ = shop.index
+    return shop
+
+
+@pytest.mark.parametrize("damage", ["no header", "a file", "an empty folder", "a dead link"])
+def test_a_cache_entry_that_is_not_whole_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    write_raw(tmp_path / "raw", *small_raw())
+    folder = load_shop(tmp_path / "raw").folder
+    assert folder is not None
+    if damage == "no header":  # what a killed `rmtree` leaves
+        (folder / "store.json").unlink()
+    else:
+        shutil.rmtree(folder)
+        if damage == "a file":
+            folder.write_text("")
+        elif damage == "an empty folder":
+            folder.mkdir()
+        else:
+            folder.symlink_to(tmp_path / "nowhere")
+    sources._loaded.clear()
+    assert load_shop(tmp_path / "raw").folder == folder
+    assert loads_without_import(monkeypatch, tmp_path / "raw").folder == folder
+    assert cached(tmp_path) == [folder.name]
+
+
+def test_a_damaged_search_index_of_the_cache_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_raw(tmp_path / "raw", *small_raw())
+    folder = load_shop(tmp_path / "raw").folder
+    assert folder is not None
+    path = folder / "index" / "search.index"
+    whole = path.read_bytes()
+    for damaged in (whole[:-2] + bytes([whole[-2] ^ 4]) + whole[-1:], b"", None):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        sources._loaded.clear()
+        assert load_shop(tmp_path / "raw").index.find("thing") == small_shop().index.find("thing")
+        assert path.read_bytes() == whole
+        loads_without_import(monkeypatch, tmp_path / "raw", index=True)
+
+
+def test_what_another_process_made_anew_is_not_discarded(tmp_path: Path) -> None:
+    write_raw(tmp_path / "raw", *small_raw())
+    folder = load_shop(tmp_path / "raw").folder
+    assert folder is not None
+    damaged = shop_cache._identity(folder)
+    assert damaged is not None
+    folder.rename(tmp_path / "old")  # stays, so that its number is not given away
+    shutil.copytree(tmp_path / "old", folder)
+    shop_cache._discard(folder, damaged)
+    assert (folder / "store.json").is_file()
+    assert cached(tmp_path) == [folder.name]
+
+
+def test_entries_without_a_header_count_and_go_first(tmp_path: Path) -> None:
+    write_raw(tmp_path / "raw", *small_raw())
+    folder = load_shop(tmp_path / "raw").folder
+    assert folder is not None
+    (folder / "store.json").unlink()
+    place, sizes = shop_cache.cached_shops() or (None, ())
+    assert (place, len(sizes)) == (folder.parent, 1)
+    assert sizes[0] > 1000
+    shop = load_shop(SMALL)
+    assert shop.folder is not None
+    assert cached(tmp_path) == [shop.folder.name]
+
+
+CACHED = """
+import os, sys
+from agent_envs.webshop.catalogue import load_shop, sources
+sources._SETTLED_NS = -3600 * 10**9
+shop = load_shop(sys.argv[1])
+assert len(shop.index) == 30
+print(shop.folder)
+"""
+
+
+def test_processes_at_the_same_time_repair_one_entry(tmp_path: Path) -> None:
+    write_raw(tmp_path / "raw", *small_raw())
+    folder = load_shop(tmp_path / "raw").folder
+    assert folder is not None
+    (folder / "store.json").unlink()
+    with ThreadPoolExecutor(4) as threads:
+        told = set(threads.map(lambda _: run_python(CACHED, str(tmp_path / "raw")), range(4)))
+    assert told == {f"{folder}\n"}
+    assert cached(tmp_path) == [folder.name]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+@pytest.mark.parametrize("which", ["items_shuffle.json", "items_ins_v2.json"])
+def test_only_regular_files_are_taken(tmp_path: Path, kind: str, which: str) -> None:
+    write_raw(tmp_path / "raw", *small_raw(3))
+    path = tmp_path / "raw" / which
+    path.unlink()
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    with pytest.raises(MissingData, match="raw"):
+        load_shop(tmp_path / "raw")
+    with pytest.raises(MissingData, match="regular" if kind == "pipe" else "items_"):
+        find_raw(path)
+
+
+def test_price_seeds_have_64_bits_at_most() -> None:
+    for wrong in (10**5000, 2**63, -(2**63) - 1):
+        with pytest.raises(InvalidOption, match=r"price_seed is .* 64 bits"):
+            load_shop(SMALL, price_seed=wrong)
+        with pytest.raises(InvalidOption, match="price_seed"):
+            small_shop().with_price_seed(wrong)
+    assert small_shop(price_seed=2**63 - 1).price_seed == 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("prices", "named"),
+    [
+        ({"B1": None}, "'B1'"),
+        ({"B1": "x"}, "'x'"),
+        ({"B1": True}, "'B1'"),
+        ({5: 1.0}, "key 5"),
+        ({"B1": float("nan")}, "nan"),
+        ({"B1": float("inf")}, "inf"),
+        ({"B1": -1.0}, "-1.0"),
+        ({"B1": 10**400}, "'B1'"),
+        ({"B1": 10**5000}, "'B1'"),
+        ("x", "'x'"),
+        (None, "None"),
+    ],
+)
+def test_what_is_no_price_is_named(prices: object, named: str) -> None:
+    with pytest.raises(InvalidOption, match=named):
+        small_shop(3).with_prices(prices)  # type: ignore[arg-type]
