@@ -8,15 +8,18 @@ piece, so the 1.18 million products of the full catalogue need little memory. To
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from agent_envs.errors import SeroError
-from trainer.cli.common import emit, unset
+from trainer.cli.common import emit, printable, unset
 
 ENVIRONMENTS = ("webshop",)
 
@@ -64,12 +67,12 @@ def run(args: Args) -> int:
     origin = origin_of(args.raw)
     if origin.raw is None:
         raise SeroError(f"{args.raw} is a store already; give a folder of the original's files.")
-    with bars() as progress:
+    with _ended_in_order(), bars() as progress:
         shown: dict[str, object] = {}
 
         def on_progress(what: str, done: int, total: int | None) -> None:
             if what not in shown:
-                shown[what] = progress.add_task(what, total=total, note="")
+                shown[what] = progress.add_task(printable(what), total=total, note="")
             progress.update(shown[what], completed=done, total=total)  # type: ignore[arg-type]
 
         out = import_files(
@@ -83,13 +86,14 @@ def run(args: Args) -> int:
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     goals = {kind: len(shop.goals(kind)) for kind in KINDS}
     told = ", ".join(f"{number:,} {kind}" for kind, number in goals.items())
+    place = printable(str(out))
     print(
-        f"wrote {len(shop.catalogue):,} products and {told} goals to {out}, {size / 2**20:.1f} MB"
+        f"wrote {len(shop.catalogue):,} products and {told} goals to {place}, {size / 2**20:.1f} MB"
     )
     left_out = sum(shop.report.skip_counts().values())
     if left_out:
-        print(f"{left_out:,} entries were left out: `sero data status --data {out}` says why")
-    print(f"play them: sero play webshop --data {out}")
+        print(f"{left_out:,} entries were left out: `sero data status --data {place}` says why")
+    print(f"play them: sero play webshop --data {place}")
     emit(
         {
             "out": str(out),
@@ -104,3 +108,26 @@ def run(args: Args) -> int:
         args.json,
     )
     return 0 if any(goals.values()) else 1
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does: what is half written is deleted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+
+    def leave(number: int, _: Any) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one would stop the cleaning
+        raise SystemExit(128 + number)
+
+    before: dict[int, Any] = {}
+    for name in ("SIGTERM", "SIGHUP"):  # the latter not on every system
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            before[number] = signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

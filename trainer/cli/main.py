@@ -152,7 +152,9 @@ def _unknown(words: Sequence[str]) -> int:
 
 
 def _unusable(message: str) -> int:
-    print(f"sero: {message}", file=sys.stderr)
+    from trainer.cli.common import printable
+
+    print(f"sero: {printable(message)}", file=sys.stderr)
     return EXIT_UNUSABLE
 
 

@@ -28,7 +28,7 @@ class Hooks:
 def bars() -> Progress:
     """Progress bars with a count, the time and a note; plain text where there is no terminal."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,10 @@ from agent_envs.webshop.catalogue.cleaning import Reason
 
 EXAMPLES = 1000
 """Entries of one reason that are kept by name; all are counted."""
+EXAMPLE_BYTES = 512 << 10
+"""Of one reason, as they are written: the header of a store holds all of them."""
+ASIN_SHOWN, WHY_SHOWN = 40, 400
+"""Characters of an example; more are cut off."""
 
 LEFT_OUT = (
     Reason.NO_ASIN,
@@ -41,19 +46,31 @@ MEANING: dict[Reason, str] = {
 """What is counted, by reason."""
 
 
+def cut(text: str, length: int) -> str:
+    """The start of a text that is longer than `length`.
+
+    >>> cut("B000000001", 10), cut("B0000000012", 10)
+    ('B000000001', 'B000000...')
+    """
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
 @dataclass(slots=True)
 class Report:
     """Counts by reason, and examples: (asin, what exactly)."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    _bytes: Counter[str] = field(default_factory=Counter, repr=False, compare=False)
 
     def add(self, reason: Reason, asin: str, why: str, number: int = 1) -> None:
         """Note one more (or `number` more) for this reason."""
         self.counts[str(reason)] += number
         kept = self.examples.setdefault(str(reason), [])
-        if len(kept) < EXAMPLES:
-            kept.append((asin, why))
+        if len(kept) < EXAMPLES and self._bytes[str(reason)] < EXAMPLE_BYTES:
+            example = cut(asin, ASIN_SHOWN), cut(why, WHY_SHOWN)
+            kept.append(example)
+            self._bytes[str(reason)] += len(json.dumps(example))
 
     def skip_counts(self) -> dict[str, int]:
         """How many were left out, by reason."""

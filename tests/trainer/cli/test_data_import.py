@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +23,7 @@ from tests.agent_envs.webshop.catalogue.raws import (
     small_shop,
     write_raw,
 )
+from tests.support import ROOT
 from tests.trainer.cli.conftest import Sero
 
 VARIABLE = "SERO_WEBSHOP_DATA"
@@ -169,3 +175,78 @@ def test_status_verifies_every_file(sero: Sero, raw: Path, tmp_path: Path) -> No
         assert str(store) in outcome.errors
         (store / name).write_bytes(whole)
     assert sero("data", "status", "--data", store, "--verify").code == 0
+
+
+STOPPED = """
+import sys, time
+from agent_envs.webshop.catalogue import importing
+def build_index(*_):
+    print("indexing", flush=True)
+    time.sleep(120)
+importing.build_index = build_index
+from trainer.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@contextmanager
+def at_work(*words: object) -> Iterator[subprocess.Popen[str]]:
+    """A command that has written most of a store."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED, *map(str, words)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process:
+        try:
+            assert process.stdout.readline() == "indexing\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_an_interrupted_import_leaves_nothing_behind(raw: Path, tmp_path: Path, name: str) -> None:
+    number = getattr(signal, name)
+    with at_work("data", "import", "webshop", raw, "--out", tmp_path / "store") as process:
+        assert len(os.listdir(tmp_path)) == 2
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    assert os.listdir(tmp_path) == ["raw"]
+
+
+def test_a_rerun_removes_what_a_killed_import_left(sero: Sero, raw: Path, tmp_path: Path) -> None:
+    """And neither what is being written nor what belongs to another store."""
+    words = ("data", "import", "webshop", raw, "--out", tmp_path / "store")
+    with at_work(*words) as process:
+        process.kill()
+        process.wait(60)
+    assert len(os.listdir(tmp_path)) == 2
+    (tmp_path / ".store.2.abcdefgh.part").mkdir()
+    with at_work(*words) as process:
+        (alive,) = (
+            name for name in os.listdir(tmp_path) if name not in ("raw", ".store.2.abcdefgh.part")
+        )
+        assert sero(*words).code == 0
+        assert sorted(os.listdir(tmp_path)) == sorted(
+            [alive, ".store.2.abcdefgh.part", "raw", "store"]
+        )
+
+
+def test_names_of_files_control_no_terminal(sero: Sero, tmp_path: Path) -> None:
+    folder = write_raw(tmp_path / "r\x1b[2Jaw", *small_raw(3)).products.parent
+    odd = folder / "items_shuffle[red]\x1b[2J.json"
+    (folder / "items_shuffle.json").rename(odd)
+    outcome = sero("data", "import", "webshop", odd, "--out", tmp_path / "s\x1b[2Jtore")
+    assert outcome.code == 0
+    status = sero("data", "status", "--data", tmp_path / "s\x1b[2Jtore")
+    missing = sero("data", "import", "webshop", tmp_path / "n\x1bo", "--out", tmp_path / "x")
+    for one in (outcome, status, missing):
+        assert "\x1b[2J" not in one.errors + "\n".join(one.lines)
+    assert "\x1bo" not in missing.errors
+    assert "s\\x1b[2Jtore" in "\n".join(outcome.lines)
+    assert "items_shuffle[red]" in outcome.errors

@@ -18,8 +18,16 @@ from agent_envs.webshop.catalogue import Shop, import_files, load_shop
 from agent_envs.webshop.catalogue import store as module
 from agent_envs.webshop.catalogue.importing import RawFiles, build_tables
 from agent_envs.webshop.catalogue.records import FileBlob
+from agent_envs.webshop.catalogue.report import EXAMPLES
 from agent_envs.webshop.catalogue.store import HEADER, open_store, verify_store
-from tests.agent_envs.webshop.catalogue.raws import small_raw, small_shop, write_raw
+from tests.agent_envs.webshop.catalogue.raws import (
+    options,
+    raw_human,
+    raw_product,
+    small_raw,
+    small_shop,
+    write_raw,
+)
 
 
 @pytest.fixture(scope="module")
@@ -250,3 +258,39 @@ def test_wrong_shapes_name_file_product_and_key(tmp_path: Path) -> None:
         with pytest.raises(CorruptData) as caught:
             import_files(files, tmp_path / "store")
         assert str(getattr(files, place).parent) in str(caught.value)
+
+
+def test_a_link_to_a_store_is_followed(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(store)
+    (tmp_path / "raw").mkdir()
+    files = write_raw(tmp_path / "raw", *small_raw(5))
+    assert import_files(files, tmp_path / "link", replace=True) == tmp_path / "link"
+    assert (tmp_path / "link").is_symlink()
+    assert len(load_shop(store).catalogue) == 5
+    assert sorted(os.listdir(tmp_path)) == ["link", "raw", "store"]
+
+
+def test_a_store_that_cannot_be_moved_leaves_nothing_beside_it(
+    store: Path, raw: RawFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rename(old: Path, new: Path) -> None:
+        raise PermissionError(1, "not permitted")
+
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(DataError, match="Cannot write the store"):
+        import_files(raw, store, replace=True)
+    assert os.listdir(tmp_path) == ["store"]
+
+
+def test_long_asins_fill_no_header(tmp_path: Path) -> None:
+    """Also texts that JSON writes with twelve bytes a character."""
+    long = "\U0001f600" * 1500
+    products = [*small_raw(3)[0], *(raw_product(f"{n}{long}") for n in range(1200))]
+    products.append(raw_product("C", customization_options=options(**{f"A{long}": ["x", "X"]})))
+    files = write_raw(tmp_path / "raw", products, {}, {long: [raw_human()]})
+    shop = load_shop(import_files(files, tmp_path / "store"))
+    assert shop.report.counts["long_asin"] == 1200
+    assert shop.report.counts["value_collision"] == 1
+    assert 0 < len(shop.report.examples["long_asin"]) <= EXAMPLES
+    assert shop.report.examples["long_asin"][0][0].startswith("0\U0001f600")
+    assert (tmp_path / "store" / HEADER).stat().st_size < 2 << 20
