@@ -9,8 +9,8 @@ options to select in `oracles.webshop_options`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, cast
 
@@ -42,6 +42,8 @@ class _Way:
     purchase: Purchase
     on_page: Session
     """Before the options are selected."""
+    certain: bool
+    """Whether no other selection is worth more."""
 
 
 class _OutOfTime(Exception):
@@ -60,7 +62,7 @@ class WebShopGoalOracle:
     and plans anew otherwise.
 
     Args:
-        budget_s: seconds that one `act` may take, then TIMEOUT. None: no limit.
+        budget_s: seconds that one `act` may take, see `plan`. None: no limit.
     """
 
     privileged = True
@@ -78,8 +80,10 @@ class WebShopGoalOracle:
             horizon: steps that may be taken. If the best purchase takes more, another one that is
                 worth something and fits (FOUND; `detail` says so); if there is none, OVER_BUDGET
                 with the best one attached whole. None: no limit (`view.steps_left` is not read).
-            budget_s: seconds, measured in wall-clock time. None: no limit. 0 or less: TIMEOUT,
-                unless there is nothing to plan.
+            budget_s: seconds, measured in wall-clock time. When they are used up, the best
+                purchase found so far (FOUND; `detail` says that another may be worth more), or
+                TIMEOUT if there is none. None: no limit. 0 or less: TIMEOUT, unless there is
+                nothing to plan.
         """
         if not isinstance(view, PrivilegedShop):
             return Plan(PlanStatus.UNSUPPORTED, (), _not_a_view(view))
@@ -87,7 +91,7 @@ class WebShopGoalOracle:
         engine = engine_of(cast(Shop, view.shop), rules)
         if view.session.page == Page.DONE:
             return _after_purchase(engine.purchase(view.goal, view.session))
-        planner = _Planner(engine, view.goal, view.session, horizon, _timer(budget_s))
+        planner = _Planner(engine, view.goal, view.session, horizon, _clock(budget_s))
         try:
             return planner.plan()
         except _OutOfTime:
@@ -138,26 +142,28 @@ class _Planner:
         goal: Goal,
         session: Session,
         horizon: int | None,
-        check: Callable[[], None],
+        late: Callable[[], bool],
     ) -> None:
         self.engine = engine
         self.goal = goal
         self.session = session
         self.horizon = horizon
-        self.check = check
+        self.late = late
+
+    def check(self) -> None:
+        if self.late():
+            raise _OutOfTime
 
     def plan(self) -> Plan:
         self.check()
         number = self.engine.shop.catalogue.number_of(self.goal.asin)
         query = query_for(self.engine, self.goal, number)
         self.check()
-        found = routes(self.engine, self.session, query)
-        own = next((route for route in found if route.product == number), None)
-        wanted = None if own is None else self._way(own, None)
+        wanted = None if number is None else self._own(number, query)
         if wanted is not None and wanted.purchase.reward > 0 and self._fits(wanted):
             return Plan(PlanStatus.FOUND, wanted.commands, self._detail(wanted, ""))
         obstacle = self._obstacle(number, wanted)
-        best = self._best(found, number)
+        best = self._best(routes(self.engine, self.session, query), number)
         if best is not None:
             return Plan(PlanStatus.FOUND, best.commands, self._detail(best, obstacle))
         if wanted is not None and wanted.purchase.reward > 0:
@@ -168,34 +174,44 @@ class _Planner:
             f"{obstacle}, and no other product on the pages looked at is worth anything",
         )
 
-    def _best(self, found: list[Route], number: int | None) -> _Way | None:
+    def _own(self, number: int, query: str | None) -> _Way | None:
+        """By the shortest route on which the purchase is not refused."""
+        ways = (
+            self._way(route, None) for route in routes(self.engine, self.session, query, number)
+        )
+        return next((way for way in ways if way is not None), None)
+
+    def _best(self, found: Iterator[Route], number: int | None) -> _Way | None:
         """The most valuable purchase that fits; of several the shortest, then the goal's own."""
         best: tuple[tuple[float, int, bool], _Way] | None = None
+        seen: set[int] = set()
         for route in found:
-            self.check()
+            if self.late():
+                if best is None:
+                    raise _OutOfTime
+                return replace(best[1], certain=False)
             left = None if self.horizon is None else self.horizon - len(route.commands) - 1
             if left is not None and left < 0:
                 break  # routes are sorted by length
-            way = self._way(route, left)
-            if way is None or way.purchase.reward <= 0:
+            way = None if route.product in seen else self._way(route, left)
+            if way is None:
                 continue
+            seen.add(route.product)
             rank = (-way.purchase.reward, len(way.commands), route.product != number)
-            if best is None or rank < best[0]:
+            if way.purchase.reward > 0 and (best is None or rank < best[0]):
                 best = rank, way
         return None if best is None else best[1]
 
     def _way(self, route: Route, clicks: int | None) -> _Way | None:
         """Go there, select the best options with so many clicks, buy; None if it is refused."""
-        on_page = follow(self.engine, self.session, route.commands)
-        if on_page is None or on_page.product != route.product:
-            return None
-        selection = best_selection(self.engine, self.goal, on_page, clicks, self.check)
+        on_page = route.on_page
+        selection, certain = best_selection(self.engine, self.goal, on_page, clicks, self.late)
         ending = (*(offer.command for offer in selection), click(BUY))
         bought = follow(self.engine, on_page, ending)
         if bought is None or bought.page != Page.DONE:
             return None
         purchase = self.engine.purchase(self.goal, bought)
-        return _Way((*route.commands, *ending), purchase, on_page)
+        return _Way((*route.commands, *ending), purchase, on_page, certain)
 
     def _fits(self, way: _Way) -> bool:
         return self.horizon is None or len(way.commands) <= self.horizon
@@ -216,6 +232,8 @@ class _Planner:
     def _detail(self, way: _Way, obstacle: str) -> str:
         purchase = way.purchase
         parts = [obstacle] if obstacle else []
+        if not way.certain and purchase.reward < 1:
+            parts.append("time ran out, so another purchase may be worth more")
         asin = self.engine.shop.catalogue.asin(purchase.product)
         if asin != self.goal.asin:
             parts.append(f"{asin!r} is bought instead")
@@ -235,17 +253,12 @@ def _after_purchase(purchase: Purchase) -> Plan:
     return Plan(PlanStatus.UNSOLVABLE, (), detail)
 
 
-def _timer(budget_s: float | None) -> Callable[[], None]:
-    """A function that raises once the budget is used up."""
+def _clock(budget_s: float | None) -> Callable[[], bool]:
+    """A function that tells whether the budget is used up."""
     if budget_s is None:
-        return lambda: None
+        return lambda: False
     deadline = perf_counter() + budget_s
-
-    def check() -> None:
-        if perf_counter() >= deadline:
-            raise _OutOfTime
-
-    return check
+    return lambda: perf_counter() >= deadline
 
 
 def _not_a_view(view: Any) -> str:

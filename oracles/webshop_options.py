@@ -15,6 +15,7 @@ from typing import NamedTuple
 from agent_envs.webshop.engine import Engine
 from agent_envs.webshop.model import Goal, Purchase, Session
 from agent_envs.webshop.reward import Option, attributes_met, first_colour, options_met, price_met
+from oracles.webshop_selection import Group, choose
 
 
 class Offer(NamedTuple):
@@ -46,52 +47,34 @@ def best_selection(
     goal: Goal,
     session: Session,
     limit: int | None = None,
-    check: Callable[[], None] = lambda: None,
-) -> tuple[Offer, ...]:
-    """Clicks after which most wanted options are matched, the fewest of that kind.
+    late: Callable[[], bool] = lambda: False,
+) -> tuple[tuple[Offer, ...], bool]:
+    """Clicks after which most wanted options are matched, the fewest of that kind; and whether
+    that is certain, which it is unless time is up.
 
-    Exact: over the groups, for every set of wanted options that can be matched, the fewest clicks
-    that match it are kept. What is selected already costs nothing, and stays where nothing else
-    of its group is clicked.
+    What is selected already costs nothing, and stays where nothing else of its group is clicked.
 
     Args:
         engine: of the shop.
         goal: whose options are wanted.
         session: on an item page.
         limit: clicks at most.
-        check: called now and then; may raise to give up.
+        late: asked now and then whether time is up.
     """
-    groups: dict[str, list[Offer]] = {}
-    for offer in offers(engine, goal, session):
-        groups.setdefault(offer.group, []).append(offer)
-    kept = [value for group, value in session.options if group not in groups]
-    fewest: dict[int, tuple[Offer, ...]] = {_bits(goal, kept): ()}
-    for group, members in groups.items():
-        selected = [value for name, value in session.options if name == group]
-        own = _bits(goal, selected)
-        # Two values that match the same are worth the same: the first one stands for both.
-        distinct = {offer.matches: offer for offer in reversed(members)}
-        moves = [offer for matches, offer in reversed(distinct.items()) if matches & ~own]
-        following: dict[int, tuple[Offer, ...]] = {}
-        for matched, clicks in fewest.items():
-            check()
-            for offer in moves:  # first, so that of equals the one higher up the page is taken
-                _keep(following, matched | offer.matches, (*clicks, offer), limit)
-            _keep(following, matched | own, clicks, limit)
-        fewest = following
-    return min(fewest.items(), key=lambda item: (-item[0].bit_count(), len(item[1])))[1]
-
-
-def _keep(
-    fewest: dict[int, tuple[Offer, ...]],
-    matched: int,
-    clicks: tuple[Offer, ...],
-    limit: int | None,
-) -> None:
-    if limit is not None and len(clicks) > limit:
-        return
-    if matched not in fewest or len(clicks) < len(fewest[matched]):
-        fewest[matched] = clicks
+    listed = offers(engine, goal, session)
+    names = dict.fromkeys(offer.group for offer in listed)
+    kept = _bits(goal, [value for group, value in session.options if group not in names])
+    groups = []
+    for name in names:
+        own = _bits(goal, [value for group, value in session.options if group == name])
+        moves = [
+            (offer.matches & ~kept, number)
+            for number, offer in enumerate(listed)
+            if offer.group == name
+        ]
+        groups.append(Group(own & ~kept, tuple(moves)))
+    numbers, certain = choose(groups, limit, late)
+    return tuple(listed[number] for number in numbers), certain
 
 
 def shortfalls(engine: Engine, goal: Goal, purchase: Purchase, on_page: Session) -> list[str]:

@@ -25,6 +25,9 @@ QUERY_LIMIT = 1000
 FAR = 5
 """Pages of results that are turned at most; a search finds no more than five."""
 
+BACK = 3
+"""Clicks on "< Prev" that are tried; two lead from a sub page to the results."""
+
 # What every instruction says, and none means: a request, and the price limit.
 _WISH = re.compile(r"^find me |, and price lower than [\d.]+ dollars$", re.IGNORECASE)
 _UNSAYABLE = re.compile(r"[\[\]<>\s]+")
@@ -37,10 +40,15 @@ class Route(NamedTuple):
 
     product: int
     commands: tuple[str, ...]
+    on_page: Session
+    """Where they lead."""
 
 
-def routes(engine: Engine, session: Session, query: str | None) -> list[Route]:
-    """The shortest route to every product that can be reached, shortest first.
+def routes(
+    engine: Engine, session: Session, query: str | None, product: int | None = None
+) -> Iterator[Route]:
+    """Routes to products, shortest first, each followed before it is given. Several may lead to
+    one product.
 
     Looked at are the open product, the results at hand, and the results of `query`, searched for
     from the first page.
@@ -49,29 +57,38 @@ def routes(engine: Engine, session: Session, query: str | None) -> list[Route]:
         engine: of the shop.
         session: where the shopper is; not after a purchase.
         query: what to search for, or None.
+        product: to this one only.
     """
-    ordered = sorted(_all_routes(engine, session, query), key=lambda route: len(route.commands))
-    shortest: dict[int, Route] = {}
-    for route in ordered:
-        shortest.setdefault(route.product, route)
-    return list(shortest.values())
+    candidates = sorted(_candidates(engine, session, query), key=lambda way: len(way[1]))
+    for number, commands in candidates:
+        if product is None or number == product:
+            on_page = follow(engine, session, commands)
+            if on_page is not None and (on_page.page, on_page.product) == (Page.ITEM, number):
+                yield Route(number, commands, on_page)
 
 
-def _all_routes(engine: Engine, session: Session, query: str | None) -> Iterator[Route]:
-    back: tuple[str, ...] = ()  # to the results at hand
-    if session.page == Page.SUB:
-        back = (click(PREVIOUS),)
-    if session.page in (Page.ITEM, Page.SUB):
-        yield Route(session.product, back)
-        back = (*back, click(PREVIOUS))
-    if session.page != Page.INDEX and session.query is not None:
-        if engine.rules.compat and draws(session.query):
-            # Random results are others after each click; only those in sight are certain.
-            for product in engine.view(session).products:
-                yield Route(product, (click(engine.shop.catalogue.asin(product).lower()),))
-        else:
-            found = engine.hits(session.query)
-            yield from _listed(engine, found, session.number, back)
+_Candidate = tuple[int, tuple[str, ...]]
+
+
+def _candidates(engine: Engine, session: Session, query: str | None) -> Iterator[_Candidate]:
+    here: Session | None = session
+    back: tuple[str, ...] = ()
+    random = (
+        engine.rules.compat and session.query is not None and draws(session.query)
+    )  # random results are others after each click; only those in sight are certain
+    while here is not None and here.page in (Page.ITEM, Page.SUB):
+        if here.page == Page.ITEM:
+            yield here.product, back
+        if here.query is None or len(back) == BACK:
+            here = None
+        else:  # where this leads compat may tell by the query's text
+            here, back = follow(engine, here, (click(PREVIOUS),)), (*back, click(PREVIOUS))
+    if here is not None and here.page == Page.RESULTS and here.query is not None:
+        if not random:
+            yield from _listed(engine, engine.hits(here.query), here.number, back)
+        elif not back:
+            for product in engine.view(here).products:
+                yield product, (click(engine.shop.catalogue.asin(product).lower()),)
     if query is not None:
         first = () if session.page == Page.INDEX else (click(BACK_TO_SEARCH),)
         yield from _listed(engine, engine.hits(query), 1, (*first, f"{SEARCH}[{query}]"))
@@ -79,13 +96,13 @@ def _all_routes(engine: Engine, session: Session, query: str | None) -> Iterator
 
 def _listed(
     engine: Engine, found: tuple[int, ...], number: int, before: tuple[str, ...]
-) -> Iterator[Route]:
-    """Routes to products of a list of results, from page `number` of it."""
+) -> Iterator[_Candidate]:
+    """Ways to products of a list of results, from page `number` of it."""
     for page in range(max(number - FAR, 1), number + FAR + 1):
         turns = [click(NEXT) if page > number else click(PREVIOUS)] * abs(page - number)
         for product in found[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]:
             link = click(engine.shop.catalogue.asin(product).lower())
-            yield Route(product, (*before, *turns, link))
+            yield product, (*before, *turns, link)
 
 
 def follow(engine: Engine, session: Session, commands: Iterable[str]) -> Session | None:

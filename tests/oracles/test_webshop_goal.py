@@ -14,9 +14,13 @@ On the published goals it is tested in test_webshop_goal_shop.py.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from itertools import product
 from random import Random
+from typing import Any
 
+import gymnasium
 import pytest
 
 from agent_envs.webshop.engine import Rules, engine_of, start
@@ -380,7 +384,72 @@ def test_random_results_of_the_original(shelf: Shop) -> None:
             assert actions[0] == "click[back to search]"
 
 
+def test_queries_that_lead_the_original_astray() -> None:
+    """Names of pages in a query turn "< Prev" elsewhere; a route that fails hides no other."""
+    shop = shop_of([item(f"B0000000{i:02}", f"Mug No {i}", SIZES) for i in range(10, 40)])
+    short = 0
+    for words in ("search_results", "item_page", "item_sub_page", "done"):
+        query = f"mug {words}"
+        shown = engine_of(shop, COMPAT).hits(query)[:10]
+        for sub, target, number in product(("", "Features"), ("B000000039", None), (1, 2)):
+            asin = shop.catalogue.asin(shown[3]) if target is None else target
+            goal = goal_for(shop, asin, ("large",))
+            here = on_item(shop, shop.catalogue.asin(shown[0]), query, number=number)
+            if sub:
+                here = here._replace(page=Page.SUB, sub=sub)
+            seen = view(shop, goal, here, rules=COMPAT)
+            plan = ORACLE.plan(seen)
+            assert (plan.status, plan.detail) == (PlanStatus.FOUND, "")
+            assert bought(seen, plan).reward == 1.0
+            short += plan.actions[0] == "click[< prev]"
+    assert short >= 5
+
+
+def test_the_longer_route_where_the_shorter_is_refused() -> None:
+    env = gymnasium.make(
+        "SeroWebShop-v0", data="generated:small", split=None, compat=True, max_steps=40
+    )
+    unwrapped: Any = env.unwrapped
+    for seed in range(2, 6):
+        env.reset(seed=seed)
+        _, _, _, _, info = env.step("search[lamp search_results]")
+        env.step(info["admissible_actions"][-1])
+        env.step("click[description]")
+        plan = ORACLE.plan(unwrapped.privileged(), 30)
+        assert (plan.status, plan.detail) == (PlanStatus.FOUND, "")
+        reward = 0.0
+        for command in plan.actions:
+            _, reward, _, _, _ = env.step(command)  # type: ignore[assignment]
+        assert reward == 1.0
+
+
 # --------------------------------------------------------------------------------- statuses
+
+
+def test_many_wanted_options() -> None:
+    names = [f"{first}{second}{first}" for first in "bcdfgh" for second in "klmp"]
+    groups = {name: [name * 2, f"other {name * 2}x"] for name in names}
+    shop = shop_of([item("B00000000A", "Mug", groups), item("B00000000B", "Hose")])
+    goal = goal_for(shop, "B00000000A", tuple((name, name * 2) for name in names))
+    seen = view(shop, goal, left=None)
+    plan = ORACLE.plan(seen, budget_s=60.0)
+    assert (plan.status, plan.detail, len(plan.actions)) == (PlanStatus.FOUND, "", 2 + 24 + 1)
+    assert bought(seen, plan).reward == 1.0
+
+
+def test_what_is_found_when_time_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"a": ["elm large", "oak"], "b": ["elm oak", "fir"]}
+    shop = shop_of([item("B00000000A", "Mug", values), item("B00000000B", "Hose")])
+    goal = goal_for(shop, "B00000000A", ("elm", "oak", "fir", "large", "no such"))
+    seen = view(shop, goal, on_item(shop, "B00000000A"))
+    whole = ORACLE.plan(seen)
+    assert "time ran out" not in whole.detail
+    calls = itertools.count()
+    monkeypatch.setattr("oracles.webshop_goal._clock", lambda _: lambda: next(calls) >= 2)
+    plan = ORACLE.plan(seen)
+    assert plan.status is PlanStatus.FOUND
+    assert plan.detail.startswith("time ran out, so another purchase may be worth more; ")
+    assert 0 < bought(seen, plan).reward <= bought(seen, whole).reward
 
 
 def test_statuses(shelf: Shop) -> None:
