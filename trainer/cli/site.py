@@ -8,11 +8,12 @@ machine alone, unless --host says otherwise; then anyone who reaches the machine
 from __future__ import annotations
 
 import signal
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Literal
 
 from agent_envs.errors import InvalidOption, MissingData
@@ -71,20 +72,25 @@ def run(args: Args) -> int:
                 "site; there is no password and no encryption."
             )
         print(f"serving {server.url}/ (Ctrl-C stops)", flush=True)
-        while not stop.wait(3600):
-            pass
+        while not stop:
+            # Not for ever: a signal that comes just before a wait does not end it.
+            time.sleep(0.2)
     print("stopped", flush=True)
     return 0
 
 
 @contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, instead of ending the process in the middle."""
-    stop = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: stop.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+def _told_to_stop() -> Iterator[list[int]]:
+    """A list that the first Ctrl-C or SIGTERM is added to; the next ends the process at once."""
+    stop: list[int] = []  # not an Event: the lock of one may be held where the signal comes
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def told(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_DFL)
+        stop.append(number)
+
+    before = {number: signal.signal(number, told) for number in numbers}
     try:
         yield stop
     finally:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import ipaddress
 import os
 import socket
 import threading
+import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +24,18 @@ THREADS = 64
 """Requests answered at a time; more wait in the queue."""
 QUEUE = 1024
 """Connections that wait to be accepted."""
-IDLE_S = 30.0
-"""Seconds that a connection may say nothing before it is closed."""
+REQUEST_S = 10.0
+"""Seconds from the begin of a connection to the end of its request; then it is closed."""
+WRITE_S = 30.0
+"""Seconds that a client may take to receive a piece of its answer."""
+BUSY_S = 5.0
+"""Seconds without a free thread after which more requests are refused (503)."""
+
+_REFUSAL = (
+    b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 10\r\nCache-Control: no-store\r\n"
+    b"Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
+    b"The shop is full. Try again in a while.\n"
+)
 
 
 def is_loopback(host: str) -> bool:
@@ -82,7 +95,8 @@ class SiteServer:
         return self
 
     def stop(self) -> None:
-        """Stop listening, for good. Requests that are being answered are answered."""
+        """Stop listening, for good, whatever clients do. Requests being answered go on."""
+        self._server.stopping.set()  # type: ignore[attr-defined]
         # A forked process has the socket, but not the thread: nobody would answer `shutdown`.
         if self._thread is not None and self._process == os.getpid():
             self._server.shutdown()
@@ -118,13 +132,41 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+class _Received(io.RawIOBase):
+    """What a client sends, all of it within some seconds: a timeout of the socket's own would
+    begin again with every byte."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection = connection
+        self._end = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request took too long")
+        usual = self._connection.gettimeout()
+        self._connection.settimeout(left)
+        try:
+            return self._connection.recv_into(buffer)
+        finally:
+            self._connection.settimeout(usual)
+
+
 def _wsgi_server(app: Any, host: str, listening: socket.socket) -> BaseWSGIServer:
     serving = needed("werkzeug.serving")
 
     class Handler(serving.WSGIRequestHandler):  # type: ignore[misc, name-defined]
-        timeout = IDLE_S
+        timeout = WRITE_S
         # One request a connection: idle browsers would hold the threads otherwise.
         protocol_version = "HTTP/1.0"
+
+        def setup(self) -> None:
+            super().setup()
+            self.rfile.close()  # type: ignore[has-type]
+            self.rfile = io.BufferedReader(_Received(self.connection, REQUEST_S))
 
         def version_string(self) -> str:
             return "sero"
@@ -134,14 +176,37 @@ def _wsgi_server(app: Any, host: str, listening: socket.socket) -> BaseWSGIServe
 
     class Server(serving.ThreadedWSGIServer):  # type: ignore[misc, name-defined]
         free = threading.BoundedSemaphore(THREADS)
+        stopping = threading.Event()
+        last_free = time.monotonic()
 
         def process_request(self, request: Any, client_address: Any) -> None:
-            self.free.acquire()
+            if not self.has_room():
+                self.refuse(request)
+                return
             try:
                 super().process_request(request, client_address)
             except BaseException:
                 self.free.release()
                 raise
+
+        def has_room(self) -> bool:
+            """Take a free thread, once there is one; never waits for long."""
+            room = self.free.acquire(blocking=False)
+            while not (room or self.stopping.is_set()):
+                # From the last free thread on, so that a queue of many is refused at once.
+                if time.monotonic() > self.last_free + BUSY_S:
+                    return False
+                room = self.free.acquire(timeout=0.05)
+            self.last_free = time.monotonic()
+            return room
+
+        def refuse(self, request: socket.socket) -> None:
+            with suppress(OSError):
+                request.settimeout(0.05)
+                request.sendall(_REFUSAL)
+                request.shutdown(socket.SHUT_WR)
+                request.recv(1 << 16)  # closed unread, a connection loses its answer
+            self.shutdown_request(request)
 
         def process_request_thread(self, request: Any, client_address: Any) -> None:
             try:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from tests.support import ROOT
 from tests.trainer.cli.conftest import Sero
 
 pytest.importorskip("flask")
+
+from agent_envs.webshop.site.server import THREADS
 
 SHOP = "generated:small?seed=1"
 
@@ -78,6 +81,50 @@ def test_it_serves_until_it_is_told_to_stop(number: signal.Signals, tmp_path: Pa
         fetch(url)
     (named,) = (tmp_path / "logs").glob("fixed_0.jsonl")
     assert json.loads(named.read_text().splitlines()[0])["page"] == "index"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_slow_clients_cannot_keep_it_from_stopping(number: signal.Signals) -> None:
+    """More than it has threads, all in the middle of a request."""
+    with serving() as (process, _, url), ExitStack() as stack:
+        port = int(url.rstrip("/").rpartition(":")[2])
+        for _ in range(THREADS + 8):
+            connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+            stack.enter_context(connection).sendall(b"GET / HTTP/1.1\r\nX: ")
+        process.send_signal(number)
+        assert process.wait(60) == 0
+
+
+STOPPING = """
+from time import sleep
+from trainer.cli.site import _told_to_stop
+with _told_to_stop() as stop:
+    print("serving", flush=True)
+    while not stop:
+        sleep(0.1)
+    while True:
+        print("stopping", flush=True)
+        sleep(600)
+"""
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_time_it_is_told_it_ends_at_once(first: signal.Signals) -> None:
+    """Even in the middle of stopping."""
+    command = [sys.executable, "-c", STOPPING]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "serving\n"
+            process.send_signal(first)
+            assert process.stdout.readline() == "stopping\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == -signal.SIGINT
+        finally:
+            process.kill()
 
 
 def test_it_warns_where_others_can_reach_it() -> None:

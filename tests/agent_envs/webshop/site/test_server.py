@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import quote
 
 import pytest
@@ -188,7 +188,7 @@ def test_odd_requests_get_an_answer_and_leave_the_server_alone(
 
 def test_silent_clients_do_not_hold_the_server(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """More of them than there are threads: their time runs out, then others are served."""
-    monkeypatch.setattr(site_server, "IDLE_S", 0.5)
+    monkeypatch.setattr(site_server, "REQUEST_S", 0.5)
     monkeypatch.setattr(site_server, "THREADS", 4)
     with SiteServer(site) as server:
         silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(8)]
@@ -199,6 +199,83 @@ def test_silent_clients_do_not_hold_the_server(site: Site, monkeypatch: pytest.M
         finally:
             for connection in silent:
                 connection.close()
+
+
+BEGINNINGS = (
+    b"GET /fixed_0 HTTP/1.1\r\nX: ",
+    b"POST /fixed_0 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n"
+    b"Content-Type: application/x-www-form-urlencoded\r\n\r\nsearch_query=",
+)
+
+
+@contextmanager
+def dripping(server: SiteServer, number: int, beginning: bytes) -> Iterator[None]:
+    """Clients that send a byte of their request now and then, and never the last one."""
+    over = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        with suppress(OSError):
+            while not over.wait(0.1):
+                connection.sendall(b"a")
+
+    with ExitStack() as stack:
+        threads = []
+        for _ in range(number):
+            connection = socket.create_connection(("127.0.0.1", server.port))
+            stack.enter_context(connection)
+            connection.sendall(beginning)
+            threads.append(threading.Thread(target=drip, args=(connection,)))
+            threads[-1].start()
+        try:
+            yield
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_dripping_clients_do_not_hold_the_server(
+    site: Site, monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    """Their time runs out although they are never silent for as long."""
+    monkeypatch.setattr(site_server, "REQUEST_S", 0.5)
+    monkeypatch.setattr(site_server, "BUSY_S", 60.0)
+    monkeypatch.setattr(site_server, "THREADS", 4)
+    with SiteServer(site) as server, dripping(server, 8, beginning):
+        assert get(server, "/fixed_0")[0] == 200
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_a_full_server_says_so_and_recovers(
+    site: Site, monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    monkeypatch.setattr(site_server, "REQUEST_S", 600.0)
+    monkeypatch.setattr(site_server, "BUSY_S", 0.2)
+    monkeypatch.setattr(site_server, "THREADS", 4)
+    with SiteServer(site) as server:
+        with dripping(server, 4, beginning):
+            for _ in range(2):
+                status, text = get(server, "/fixed_0")
+                assert status == 503
+                assert "full" in text
+        monkeypatch.setattr(site_server, "BUSY_S", 60.0)
+        assert get(server, "/fixed_0")[0] == 200
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_a_full_server_stops(site: Site, monkeypatch: pytest.MonkeyPatch, beginning: bytes) -> None:
+    monkeypatch.setattr(site_server, "REQUEST_S", 600.0)
+    monkeypatch.setattr(site_server, "BUSY_S", 600.0)
+    monkeypatch.setattr(site_server, "THREADS", 4)
+    server = SiteServer(site).start()
+    with dripping(server, 8, beginning):
+        stopping = threading.Thread(target=server.stop, daemon=True)
+        stopping.start()
+        stopping.join(60)
+        assert not stopping.is_alive()
+        with pytest.raises(ConnectionError):
+            get(server, "/fixed_0")
 
 
 def test_a_query_travels_through_a_real_request(site: Site) -> None:
