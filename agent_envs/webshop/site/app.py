@@ -7,6 +7,7 @@ answered with a redirection to the page, so that reloading and going back ask no
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,9 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+
+_HOST = re.compile(r"(\[[^]]*\]|[^:]*)(?::[0-9]*)?")
+"""A name, or an IPv6 address in brackets, and maybe a port."""
 
 
 class Trouble(Exception):
@@ -188,7 +192,9 @@ class Site:
         Raises:
             Trouble: nothing was bought, as the product was never opened.
         """
-        if visit.purchase is None and session.product not in visit.opened:
+        if visit.purchase is not None:
+            return visit.purchase
+        if session.product not in visit.opened:
             raise Trouble(
                 409,
                 "Nothing was bought",
@@ -234,6 +240,7 @@ def create_app(site: Site, hosts: Collection[str] | None = None) -> Flask:
                 "Failed to answer %s %s", flask.request.method, path, exc_info=exc_info
             )
 
+    names = None if hosts is None else {name.lower() for name in hosts}
     app: Flask = App("agent_envs.webshop.site")
     app.url_map.merge_slashes = False  # two slashes in a row may be a part of a query
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
@@ -242,8 +249,8 @@ def create_app(site: Site, hosts: Collection[str] | None = None) -> Flask:
 
     @app.before_request
     def check_host() -> None:
-        host = flask.request.host.rpartition(":")[0] or flask.request.host
-        if hosts is not None and host not in hosts:
+        host = _HOST.fullmatch(flask.request.host.lower())
+        if names is not None and (host is None or host[1] not in names):
             raise Trouble(400, "This is another site", "It answers under its own name only.")
 
     @app.after_request

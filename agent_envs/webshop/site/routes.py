@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from agent_envs.webshop.model import Page, Session
@@ -12,7 +12,7 @@ from agent_envs.webshop.site.app import Site, Trouble, summary
 from agent_envs.webshop.site.markup import render
 
 if TYPE_CHECKING:
-    from flask import Flask
+    from flask import Flask, Request
     from werkzeug.exceptions import HTTPException
 
 Answer = Any
@@ -54,6 +54,8 @@ def _add_pages(app: Flask, site: Site) -> None:
             site.check_query(query, sid)
             wanted = Session(page=int(Page.RESULTS), query=query)
             return redirect(site.path(sid, wanted), SEE_OTHER)
+        if _only_looks(request):
+            return site.html(visit, Session()) if request.method == "HEAD" else ("", 204)
         site.visits.at_first_page(sid)
         site.note(visit, Page.INDEX, request.url)
         return site.html(site.visit(sid), Session())
@@ -82,12 +84,8 @@ def _add_pages(app: Flask, site: Site) -> None:
     def done(sid: str, asin: str, options: str) -> Answer:
         visit = site.visit(sid)
         session = site.at(visit, Page.DONE, asin=asin, options=options)
-        # Scripts buy with GET, as the original lets them; whoever only asks whether the page is
-        # there, or fetches it ahead, buys nothing.
-        looks_only = request.method == "HEAD" or "prefetch" in request.headers.get(
-            "Sec-Purpose", ""
-        )
-        if visit.purchase is None and looks_only:
+        # Scripts buy with GET, as the original lets them.
+        if visit.purchase is None and _only_looks(request):
             return "", 204
         purchase = site.buy(visit, session)
         if visit.purchase is None:
@@ -102,7 +100,8 @@ def _add_pages(app: Flask, site: Site) -> None:
         bought = session._replace(product=purchase.product, options=purchase.options)
         if request.method == "POST" or bought != session:
             return redirect(site.path(sid, bought), SEE_OTHER)
-        return site.html(site.visit(sid), session)
+        # Not the visit as it is by now: another tab may have begun the errand anew.
+        return site.html(replace(visit, purchase=purchase), session)
 
 
 def _add_explanations(app: Flask, site: Site) -> None:
@@ -157,6 +156,11 @@ def _add_messages(app: Flask) -> None:
     app.register_error_handler(Trouble, trouble)
     app.register_error_handler(BadAddress, bad_address)
     app.register_error_handler(HTTPException, http_error)
+
+
+def _only_looks(request: Request) -> bool:
+    """Whether a visitor only asks if a page is there, or fetches it ahead: this changes nothing."""
+    return request.method == "HEAD" or "prefetch" in request.headers.get("Sec-Purpose", "")
 
 
 def _one_line(text: str) -> str:

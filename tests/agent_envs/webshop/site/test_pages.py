@@ -8,7 +8,7 @@ import pytest
 
 from agent_envs.webshop.actions import ACTION_LIMIT
 from agent_envs.webshop.engine import engine_of, observe
-from agent_envs.webshop.model import Page, Session
+from agent_envs.webshop.model import Page, Purchase, Session
 from agent_envs.webshop.site.app import QUERY_LIMIT, Site, create_app
 from tests.agent_envs.webshop import shops
 from tests.agent_envs.webshop.site.conftest import page
@@ -246,6 +246,52 @@ def test_looking_at_the_last_page_buys_nothing(site: Site, client: Any) -> None:
     ahead = client.get(path, headers={"Sec-Purpose": "prefetch;prerender"})
     assert ahead.status_code == 204
     assert client.options(path).status_code == 200
+    assert site.visit(sid).purchase is None
+
+
+def test_looking_at_the_first_page_keeps_the_purchase(site: Site, client: Any) -> None:
+    sid = begin(client)
+    open_desk(client, sid)
+    page(client, f"/done/{sid}/{DESK}/{{}}")
+    before = site.visit(sid)
+    assert before.purchase is not None
+    assert client.head(f"/{sid}").status_code == 200
+    ahead = client.get(f"/{sid}", headers={"Sec-Purpose": "prefetch;prerender"})
+    assert ahead.status_code == 204  # a page kept for later would begin nothing anew
+    assert client.options(f"/{sid}").status_code == 200
+    assert site.visit(sid) == before
+    page(client, f"/{sid}")
+    assert site.visit(sid).purchase is None
+
+
+def test_the_first_page_in_another_tab_does_not_disturb_a_purchase(
+    site: Site, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins the errand anew between the purchase and the page that shows it."""
+    sid = begin(client)
+    open_desk(client, sid)
+    buy = site.visits.buy
+
+    def buy_and_begin_anew(name: str, purchase: Purchase) -> Purchase | None:
+        bought = buy(name, purchase)
+        site.visits.at_first_page(name)
+        return bought
+
+    monkeypatch.setattr(site.visits, "buy", buy_and_begin_anew)
+    read = page(client, f"/done/{sid}/{DESK}/{{}}")
+    assert f"asin [SEP] {DESK}" in read.shown
+    assert site.visit(sid).purchase is None
+
+
+def test_a_purchase_that_was_just_forgotten_is_not_made_anew(site: Site, client: Any) -> None:
+    sid = begin(client)
+    open_desk(client, sid)
+    page(client, f"/done/{sid}/{DESK}/{{}}")
+    visit = site.visit(sid)
+    page(client, f"/{sid}")
+    number = site.shop.catalogue.number_of(shops.BARE)
+    assert number is not None
+    assert site.buy(visit, Session(Page.DONE, product=number)) == visit.purchase
     assert site.visit(sid).purchase is None
 
 

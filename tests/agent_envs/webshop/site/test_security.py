@@ -186,10 +186,31 @@ def test_every_answer_has_the_protecting_headers(client: Any, path: str) -> None
 
 def test_a_site_of_this_machine_answers_under_its_own_names_only(site: Site) -> None:
     client = create_app(site, {"127.0.0.1", "localhost", "[::1]"}).test_client()
-    for host in ("127.0.0.1:3000", "localhost", "localhost:80", "[::1]:3000"):
+    for host in (
+        "127.0.0.1:3000",
+        "localhost",
+        "localhost:80",
+        "LOCALHOST:3000",
+        "LocalHost",
+        "[::1]:3000",
+        "[::1]",
+    ):
         assert client.get("/fixed_0", headers={"Host": host}).status_code == 200
-    for host in ("evil.example", "evil.example:3000", "127.0.0.1.evil.example", "localhost.", ""):
+    for host in (
+        "evil.example",
+        "evil.example:3000",
+        "127.0.0.1.evil.example",
+        "localhost.",
+        "[::1].evil.example",
+        "[::1",
+        "[::2]",
+        "[]",
+        "localhost:evil",
+        "",
+    ):
         assert client.get("/fixed_0", headers={"Host": host}).status_code == 400
+    named = create_app(site, {"Shop.LAN"}).test_client()
+    assert named.get("/", headers={"Host": "sHOP.lan:80"}).status_code == 303
     assert create_app(site).test_client().get("/", headers={"Host": "shop.lan"}).status_code == 303
 
 
