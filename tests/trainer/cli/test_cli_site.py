@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -91,6 +92,7 @@ def test_slow_clients_cannot_keep_it_from_stopping(number: signal.Signals) -> No
         for _ in range(THREADS + 8):
             connection = socket.create_connection(("127.0.0.1", port), timeout=60)
             stack.enter_context(connection).sendall(b"GET / HTTP/1.1\r\nX: ")
+        time.sleep(1)  # all threads are taken, the next client waits for one
         process.send_signal(number)
         assert process.wait(60) == 0
 

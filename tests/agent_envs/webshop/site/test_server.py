@@ -6,6 +6,7 @@ import http.client
 import resource
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -270,6 +271,9 @@ def test_a_full_server_stops(site: Site, monkeypatch: pytest.MonkeyPatch, beginn
     monkeypatch.setattr(site_server, "THREADS", 4)
     server = SiteServer(site).start()
     with dripping(server, 8, beginning):
+        while sum("process_request_thread" in each.name for each in threading.enumerate()) < 4:
+            time.sleep(0.05)
+        time.sleep(0.5)  # the next one is accepted, and waits for a thread
         stopping = threading.Thread(target=server.stop, daemon=True)
         stopping.start()
         stopping.join(60)
