@@ -24,6 +24,12 @@ NO_ATTRIBUTES = ("DUMMY_ATTR",)
 _NOT_NUMERIC = re.compile(r"[^\d.]")
 
 
+TITLE_LIMIT, TEXT_LIMIT = 20_000, 150_000
+"""Most characters of a title, and of anything else that a page shows. The longest page of the
+public set of 1,000 products takes 16,000."""
+_BESIDE = 40  # characters that stand beside a text on a page, at most
+
+
 class Reason(StrEnum):
     """Why a product or an instruction was left out, or what is odd about one that was kept."""
 
@@ -31,6 +37,7 @@ class Reason(StrEnum):
     NAN_ASIN = "nan_asin"
     LONG_ASIN = "long_asin"
     REPEATED_ASIN = "repeated_asin"
+    LONG_TEXT = "long_text"
     NO_INSTRUCTION = "no_instruction"
     NO_GOAL_ATTRIBUTES = "no_goal_attributes"
     NO_COMBINATION = "no_option_values"
@@ -134,6 +141,24 @@ def clean_product(raw: Mapping[str, Any], facts: Facts | None) -> tuple[Product,
         ),
         notes,
     )
+
+
+def too_long(product: Product) -> str | None:
+    """What of a product is too long for a page of `SeroWebShop-v0`; None: nothing is.
+
+    Observations have a largest length, and a page of results holds ten titles.
+    """
+    values = [text for name, group in product.options for text in (name, *group)]
+    lengths = {
+        "title": (len(product.title), TITLE_LIMIT),
+        "description": (len(product.description), TEXT_LIMIT),
+        "bullet points": (sum(len(point) + _BESIDE for point in product.bullets), TEXT_LIMIT),
+        "options": (sum(len(value) + _BESIDE for value in values), TEXT_LIMIT),
+    }
+    for name, (length, limit) in lengths.items():
+        if length > limit:
+            return f"its {name} take {length:,} characters, {limit:,} are allowed"
+    return None
 
 
 def clean_facts(asin: str, raw: Any) -> Facts:

@@ -25,6 +25,7 @@ from agent_envs.webshop.catalogue.cleaning import (
     clean_instructions,
     clean_product,
     fold,
+    too_long,
 )
 from agent_envs.webshop.catalogue.goals import KINDS, GoalWriter
 from agent_envs.webshop.catalogue.json_stream import entries_of_list, entries_of_object
@@ -220,6 +221,10 @@ class TableBuilder:
         """Clean the entry that `asin_of` let pass last, and add it with its goals."""
         asin = raw["asin"]
         product, notes = clean_product(raw, facts)
+        long = too_long(product)
+        if long is not None:
+            self._report.add(Reason.LONG_TEXT, asin, long)
+            return
         for reason, why in {reason: (reason, why) for reason, why in reversed(notes)}.values():
             self._report.add(reason, asin, why)
         place = len(self._asins)

@@ -532,3 +532,33 @@ def test_render() -> None:
     env = make(render_mode="ansi")
     observation, _ = env.reset(seed=0)
     assert env.render() == observation
+
+
+def test_o13_o14_the_longest_products_fit_the_space_and_longer_ones_are_left_out() -> None:
+    groups = {"size": [{"value": f"{n:05}" + "s" * 55} for n in range(1_490)]}
+    longest = {
+        "B1": {"name": "lamp " + "t" * 19_995, "small_description": ["b" * 149_960]},
+        "B2": {"name": "lamp", "full_description": "d" * 150_000},
+        "B3": {"name": "lamp", "customization_options": groups},
+    }
+    longer = {
+        "C1": {"name": "lamp " + "t" * 19_996},
+        "C2": {"name": "lamp", "full_description": "d" * 150_001},
+        "C3": {"name": "lamp", "small_description": ["b"] * 4_000},
+        "C4": {"name": "lamp", "customization_options": {"s" * 150_000: [{"value": "x"}]}},
+    }
+    products = [raw(asin, **changes) for asin, changes in {**longest, **longer}.items()]
+    data = Shop.from_raw(products, ASKED, {})
+    assert data.report.skip_counts() == {"long_text": 4}
+    assert "150,001 characters" in {a: why for a, _, why in data.report.skip_details()}["C2"]
+    for mode in ("text", "text_rich"):
+        env = make(data=data, split=None, max_steps=None, observation_mode=mode)
+        env.reset(seed=0)
+        for asin in longest:
+            for action in ("search[lamp]", f"click[{asin}]", "click[description]", "click[< prev]"):
+                observation, *_, info = env.step(action)
+                assert info["command_valid"]
+                assert observation in env.observation_space
+                agent_envs.restore(env, agent_envs.snapshot(env))
+            observation = env.step("click[features]")[0]
+            assert observation in env.observation_space
