@@ -210,6 +210,11 @@ class TextEnv(gymnasium.Env[str, str], Hooks):
         self._observation = observation
         terminated = truncated = False
         if end is not None:
+            if end not in self.ends:
+                raise TypeError(
+                    f"_apply must end an episode with one of {sorted(self.ends)}, or None, "
+                    f"got {end!r}"
+                )
             terminated = True
             self._success = end == SUCCESS
             self._stop_reason = end

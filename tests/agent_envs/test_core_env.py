@@ -442,3 +442,14 @@ def test_frozen_dict():
     for change in (lambda: setattr(frozen, "a", 2), lambda: frozen.__setattr__("_items", {})):
         with pytest.raises(AttributeError, match="immutable"):
             change()
+
+
+def test_an_end_is_a_known_reason():
+    class Wrong(LampEnv):
+        def _apply(self, command):
+            return (*super()._apply(command)[:2], False, 0.0, True)
+
+    env = Wrong()
+    env.reset(seed=0)
+    with pytest.raises(TypeError, match=r"one of \['success'\], or None, got False"):
+        env.step("roll")

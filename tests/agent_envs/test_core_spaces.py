@@ -190,8 +190,8 @@ class Chatty(LampEnv):
         super().__init__()
         self.observation_space = AnyText(60)
 
-    def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
-        return "x" * 61, 0.0, False, 0.0, True
+    def _apply(self, command: str) -> tuple[str, float, str | None, float, bool]:
+        return "x" * 61, 0.0, None, 0.0, True
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium reports the worker's end

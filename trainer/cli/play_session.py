@@ -169,7 +169,8 @@ class Session:
     def say(self, text: str, style: str = "", end: str = "\n") -> None:
         """Print a line of our own, which may quote a game or a person."""
         if text:
-            self.console.print(Text(printable(text), style=style), end=end)
+            # In one piece, as the terminal breaks it: a command may be copied from it.
+            self.console.print(Text(printable(text), style=style), end=end, soft_wrap=True)
         else:
             self.console.line()  # of an empty text, rich would print nothing at all
 

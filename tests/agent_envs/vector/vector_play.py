@@ -120,7 +120,7 @@ class FaultyEnv(LampEnv):
         if fault == "sleep":
             time.sleep(60)
 
-    def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
+    def _apply(self, command: str) -> tuple[str, float, str | None, float, bool]:
         if command == "die":
             os._exit(7)
         if command == "sleep":
@@ -148,8 +148,8 @@ if FAULTY not in gymnasium.registry:
 class EchoEnv(LampEnv):
     """Answers with the command itself."""
 
-    def _apply(self, command: str) -> tuple[str, float, bool, float, bool]:
-        return command, 0.0, False, 0.0, True
+    def _apply(self, command: str) -> tuple[str, float, str | None, float, bool]:
+        return command, 0.0, None, 0.0, True
 
 
 if "TestEcho-v0" not in gymnasium.registry:
