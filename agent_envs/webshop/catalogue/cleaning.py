@@ -1,6 +1,6 @@
 """From the raw entries of the original's files to products, as the original cleans them.
 
-The rules are those of WebShop (Yao et al. 2022, arXiv:2207.01206); docs/webshop.md lists them.
+The rules are those of WebShop (Yao et al. 2022, arXiv:2207.01206); docs/catalogue.md lists them.
 Where the original would stop with a bare exception, a missing value has a defined meaning here,
 and a value of the wrong type is a `CorruptData` that names the product and the key.
 """
