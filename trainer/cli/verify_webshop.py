@@ -26,7 +26,7 @@ class Args:
     """Options of `sero verify webshop`."""
 
     transcripts: Annotated[tuple[Path, ...], tyro.conf.Positional, unset("TRANSCRIPTS")]
-    """JSON lines, plain or .gz (see docs/testing.md)."""
+    """JSON lines, plain or .gz (see docs/webshop.md)."""
     data: Annotated[str | None, unset("DIR")] = None
     """The products that they were recorded on: a folder of the original's files, or an imported
     store (default: $SERO_WEBSHOP_DATA)."""
