@@ -178,7 +178,10 @@ def test_status_verifies_every_file(sero: Sero, raw: Path, tmp_path: Path) -> No
 
 
 STOPPED = """
-import sys, time
+import signal, sys, time
+# Ignored in what a shell started in the background or under nohup, and so on in its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from agent_envs.webshop.catalogue import importing
 def build_index(*_):
     print("indexing", flush=True)
