@@ -10,24 +10,13 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from agent_envs.webshop.actions import BUTTONS
+
 SEPARATOR = " [SEP] "
 _LINK = re.compile(r"click\[(.*)\]", re.DOTALL)
 _RESULTS = re.compile(r"Page (\d+) \(Total results: (\d+)\)")
 _PRICE = "Price: "
 _RATING = "Rating: "
-_NAVIGATION = frozenset(
-    (
-        "search",
-        "back to search",
-        "< prev",
-        "next >",
-        "description",
-        "features",
-        "reviews",
-        "attributes",
-        "buy now",
-    )
-)
 """Links that every page of a kind has: they are listed, not shown where they stand."""
 
 
@@ -77,7 +66,7 @@ def _results(
     products = rest[heading.end() :].split(SEPARATOR)
     for text in products:
         command = links.get(text.lower())
-        if text.lower() in _NAVIGATION:
+        if text.lower() in BUTTONS:
             continue
         if command is not None:
             used.add(command)
@@ -96,7 +85,7 @@ def _item(rest: str, links: dict[str, str], title_length: int, text_length: int)
     is_item = any(text.startswith(_PRICE) for text in texts) and "buy now" in links
     for text in texts:
         command = links.get(text.lower())
-        if text.startswith(_RATING) or (command is not None and text.lower() in _NAVIGATION):
+        if text.startswith(_RATING) or (command is not None and text.lower() in BUTTONS):
             continue
         if command is not None and lines:
             used.add(command)

@@ -20,6 +20,11 @@ BUY = "buy now"
 SUB_PAGES = ("Description", "Features", "Reviews", "Attributes")
 """Pages below an item page; the last one has a button only if it is asked for."""
 
+BUTTONS = frozenset(
+    (SEARCH, BACK_TO_SEARCH, PREVIOUS, NEXT, BUY, *(name.lower() for name in SUB_PAGES))
+)
+"""Texts of clickables that are neither products nor options."""
+
 SEARCH_TEMPLATE = "search[<query>]"
 
 

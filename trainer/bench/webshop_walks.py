@@ -18,19 +18,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-BUTTONS = frozenset(
-    (
-        "search",
-        "back to search",
-        "< prev",
-        "next >",
-        "description",
-        "features",
-        "reviews",
-        "attributes",
-        "buy now",
-    )
-)
+from agent_envs.webshop.actions import BUTTONS
+
 SUB_PAGES = ("description", "features", "reviews")
 _FILLER = {
     "and",
