@@ -21,7 +21,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from trainer.vector_methods import AUX_METHODS, BASE_METHODS, Params
+from trainer.vectors.methods import AUX_METHODS, BASE_METHODS
+from trainer.vectors.params import Params
 
 ATOL = 1e-9
 BASE_RTOL = 1e-6

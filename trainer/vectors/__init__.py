@@ -1,0 +1,1 @@
+"""How the cases of the numeric vectors are evaluated."""
