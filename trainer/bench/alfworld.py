@@ -205,6 +205,8 @@ def measure_planners(payload: bytes, limit_s: float, times: Times) -> tuple[int,
     try:
         ours.recv()  # loaded; an end of the process before raises EOFError
         seconds, length = ours.recv() if ours.poll(limit_s) else (limit_s, None)
+        if seconds > limit_s:  # its answer overtook this process, which had to wait for a core
+            seconds, length = limit_s, None
     except EOFError as error:
         raise DataError("The original's planner ended without an answer.") from error
     finally:
