@@ -17,6 +17,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 
 from rapidfuzz.fuzz import token_set_ratio
+from rapidfuzz.process import extractOne
 from rapidfuzz.utils import default_process
 
 from agent_envs.webshop.model import Goal, Product, RewardInfo
@@ -88,7 +89,7 @@ def attributes_met(goal: Goal, product: Product) -> tuple[bool, ...]:
 def options_met(wanted: Sequence[Option], values: Iterable[str]) -> tuple[bool, ...]:
     """Which of the wanted options some of the selected `values` match."""
     forms = [_value_form(value) for value in values]
-    return tuple(any(_similar(form, _option_form(option)) for form in forms) for option in wanted)
+    return tuple(_has_similar(forms, _option_form(option)) for option in wanted)
 
 
 def first_colour(text: str) -> str:
@@ -142,7 +143,7 @@ def _attributes_met(attributes: tuple[str, ...], product: Product) -> tuple[bool
     met = []
     for attribute in attributes:
         form = _processed(attribute)
-        found = any(_similar(mine, form) for mine in own)
+        found = _has_similar(own, form)
         if not found:
             if texts is None:
                 texts = [product.title, " ".join(product.bullets), product.description]
@@ -174,5 +175,8 @@ def _processed(text: str) -> str:
 _LATIN_1 = dict.fromkeys(range(128, 256))
 
 
-def _similar(one: str, other: str) -> bool:
-    return round(token_set_ratio(one, other)) > SIMILAR
+def _has_similar(forms: Sequence[str], wanted: str) -> bool:
+    """Whether one of `forms` is similar to `wanted`."""
+    # A ratio of SIMILAR + 0.5 or more rounds to above SIMILAR: to an even number where it is half.
+    least = SIMILAR + 0.5
+    return extractOne(wanted, forms, scorer=token_set_ratio, score_cutoff=least) is not None

@@ -14,8 +14,9 @@
 ================== ============================================================================
 
 The walks are those that the original's speed was recorded with (`webshop_walks`): at most 15 steps
-a goal, chosen on our side from the pages as they come, and then replayed by the original, goal
-after goal, so that both sides share good and bad moments of the machine. The original gets our
+a goal, chosen on our side from the pages as they come, and then replayed by the original: in turns
+of `TURN` goals, so that both sides share good and bad moments of the machine, and yet neither finds
+the processor's caches filled by the other at every goal. The original gets our
 goals and prices, and the results of our searches from a table (its own engine needs Java), so both
 sides show the same pages; `mismatches` counts the points where they do not. Everything is CPU time
 of one process; resets are left out of the walks on both sides.
@@ -71,9 +72,10 @@ STEPS_PER_CALIBRATION = 11.0
 """Steps of the original, with listing the actions of every page, in the CPU time of one run of
 `calibrate`: the median of 25 repeats of 612 steps on an AMD EPYC (9.7 to 14.0)."""
 
+TURN = 50
+"""Goals walked by one side before the other has its turn."""
 REPEATS = 3
 """How often our side repeats a walk with known queries; it takes a tenth of a millisecond."""
-_CALIBRATIONS = 8
 _UNCOUNTED = 5
 """Walks of the original before those that count."""
 SAMPLE = 1000
@@ -232,22 +234,28 @@ def measure(
                 walk_original(shop, original, goals[number], done)
         # What loading and the first pages left behind would be looked through at some chance step.
         gc.collect()
-        for turn, number in enumerate(chosen):
-            rng = random.Random(f"{plan.seed}/{number}")
-            done, seconds = walk(env, f"synthetic-{number}", plan.steps, rng, seen)
-            walks.append(done)
-            times.cold.append(seconds)
+        for start in range(0, len(chosen), TURN):
+            turn = chosen[start : start + TURN]
+            times.calibration.append(cpu_seconds(calibrate))
+            now: list[Walk] = []
+            for number in turn:
+                rng = random.Random(f"{plan.seed}/{number}")
+                done, seconds = walk(env, f"synthetic-{number}", plan.steps, rng, seen)
+                now.append(done)
+                times.cold.append(seconds)
+            for done in now:
+                again = [walk_again(env, done) for _ in range(REPEATS)]
+                times.reset.extend(reset for reset, _ in again)
+                times.warm.append(statistics.fmean(steps for _, steps in again))
             if original is not None:
-                replies = walk_original(shop, original, goals[number], done)
-                times.real_reset.append(replies[0].step_s + replies[0].list_s)
-                times.real.append(sum(r.step_s + r.list_s for r in replies[1:]))
-                wrong += mismatches(done, replies)
-            again = [walk_again(env, done) for _ in range(REPEATS)]
-            times.reset.extend(reset for reset, _ in again)
-            times.warm.append(statistics.fmean(steps for _, steps in again))
-            if turn % max(plan.goals // _CALIBRATIONS, 1) == 0:
-                times.calibration.append(cpu_seconds(calibrate))
-                progress(f"{turn + 1}/{len(chosen)} goals")
+                for number, done in zip(turn, now, strict=True):
+                    replies = walk_original(shop, original, goals[number], done)
+                    times.real_reset.append(replies[0].step_s + replies[0].list_s)
+                    times.real.append(sum(r.step_s + r.list_s for r in replies[1:]))
+                    wrong += mismatches(done, replies)
+            times.calibration.append(cpu_seconds(calibrate))
+            walks += now
+            progress(f"{len(walks)}/{len(chosen)} goals")
         small = webshop_engine.measure(env, walks)
     return {
         **figures(times, sum(len(done.actions) for done in walks), first_steps),
