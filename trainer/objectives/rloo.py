@@ -69,7 +69,7 @@ def rloo_advantages(
     )
     trajectory_M, group_N = trajectory_groups(uid_M, tid_M)
     group_M = group_N[trajectory_M]
-    count_G = torch.bincount(group_M if flavor == "code" else group_N)
+    count_G = torch.bincount(group_M if flavor == "code" else group_N).double()
     # A pool of one has been settled already (0 or the raw score); its factor is 1.
-    factor_G = count_G / (count_G - 1).clamp(min=1)
-    return centred_M * factor_G.double()[group_M]
+    factor_G = count_G / (count_G - 1).clamp(min=1.0)
+    return centred_M * factor_G[group_M]
