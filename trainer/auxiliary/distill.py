@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from trainer.auxiliary.divergence import DivergenceKind, masked_divergence
+from trainer.auxiliary.seed import seed_opd_loss
 from trainer.objectives.aggregate import (
     Aggregation,
     Denominators,
@@ -278,15 +279,14 @@ def opsd_legacy_loss(
     Returns:
         Scalar; exactly 0 with exactly zero gradient for an empty mask.
     """
-    check_matrices(student_B_T=student_B_T, teacher_B_T=teacher_B_T, mask_B_T=mask_B_T)
-    if not (math.isfinite(beta) and beta >= 0.0):
-        raise ValueError(f"beta must be finite and >= 0, found {beta}.")
-    outside = ~as_mask(mask_B_T)
-    student = student_B_T.masked_fill(outside, 0.0)
-    teacher = teacher_B_T.detach().to(student.dtype).masked_fill(outside, 0.0)
-    gap = teacher - student
-    value = (beta * gap.detach()).sigmoid() * gap
-    return aggregate(value, mask_B_T, aggregation, denominators)
+    return seed_opd_loss(
+        student_B_T,
+        teacher_B_T,
+        mask_B_T,
+        beta=beta,
+        aggregation=aggregation,
+        denominators=denominators,
+    )[0]
 
 
 def rows_on(mask_B_T: Tensor, row_mask_B: Tensor) -> Tensor:
