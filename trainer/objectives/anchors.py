@@ -251,7 +251,8 @@ def pair_ids(first_M: Tensor, second_M: Tensor) -> Tensor:
     """Dense numbers of the pairs (first, second), int64 (M,); equal pairs get equal numbers."""
     first = torch.unique(first_M, return_inverse=True)[1]
     seconds, second = torch.unique(second_M, return_inverse=True)
-    return torch.unique(first * seconds.numel() + second, return_inverse=True)[1]
+    pair_M: Tensor = torch.unique(first * seconds.numel() + second, return_inverse=True)[1]
+    return pair_M
 
 
 def _letter_counts(texts: Sequence[str]) -> Tensor:
