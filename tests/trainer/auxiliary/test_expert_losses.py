@@ -159,7 +159,8 @@ def test_masked_tokens_change_nothing(bad):
         x, y = loss(a), wild(b)
         assert x.item() == y.item()
         x.backward()
-        y.backward()
+        with torch.autograd.set_detect_anomaly(True):  # no NaN on the way either
+            y.backward()
         assert a.grad.tolist() == b.grad.tolist()
 
 
@@ -258,7 +259,8 @@ def test_step_dpo_masked_tokens_change_nothing(bad):
     right = [x.masked_fill(REJECTED_MASK == 0, bad) for x in (REJECTED, REJECTED_REF)]
     left[0].requires_grad_()
     loss = step_dpo_loss(ScoredReplies(*left, CHOSEN_MASK), ScoredReplies(*right, REJECTED_MASK))
-    loss.backward()
+    with torch.autograd.set_detect_anomaly(True):
+        loss.backward()
     assert loss.item() == clean
     assert left[0].grad[1, 1] == 0
     assert torch.isfinite(left[0].grad).all()

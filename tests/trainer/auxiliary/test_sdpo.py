@@ -197,10 +197,15 @@ def test_sampled_form_by_hand():
     one_row = sdpo_sampled_loss(student, teacher, old, mask, tensor([0, 1]))
     assert one_row.item() == pytest.approx(6.0)
     outside = mask == 0
-    dirty = sdpo_sampled_loss(
-        *(x.masked_fill(outside, math.nan) for x in (student, teacher, old)), mask, rows
-    )
-    assert dirty.item() == loss.item()
+    for i in range(3):
+        values = [student.detach(), teacher.detach(), old]
+        values[i] = values[i].masked_fill(outside, math.nan)
+        values[0].requires_grad_()
+        dirty = sdpo_sampled_loss(*values, mask, rows)
+        with torch.autograd.set_detect_anomaly(True):  # no NaN on the way either
+            dirty.backward()
+        assert dirty.item() == loss.item()
+        assert values[0].grad.tolist() == student.grad.tolist()
 
 
 def test_sampled_form_exists_for_alpha_one_only():
