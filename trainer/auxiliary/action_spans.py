@@ -94,8 +94,8 @@ def prefix_offsets(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -
     for count in range(1, len(ids) + 1):
         prefix = decode(ids[:count])
         agreed = _common_length(prefix, text, start)
-        unfinished = agreed < len(prefix) and agreed < len(text)
-        offsets.append((start, agreed + unfinished))
+        unfinished = agreed < len(prefix)
+        offsets.append((start, min(agreed + unfinished, len(text))))
         start = agreed
     return offsets
 

@@ -284,9 +284,9 @@ def act_loss(
     check_matrices(student_B_T=student_B_T, teacher_B_T=teacher_B_T, mask_B_T=mask_B_T)
     if clamp is not None and not clamp > 0.0:
         raise ValueError(f"clamp must be positive (or None), found {clamp}.")
-    outside = ~as_mask(mask_B_T)
-    student = student_B_T.masked_fill(outside, 0.0)
-    teacher = teacher_B_T.detach().to(student.dtype).masked_fill(outside, 0.0)
+    # Whatever the values hold outside the mask, the fill gives those entries a zero gradient.
+    student = student_B_T.masked_fill(~as_mask(mask_B_T), 0.0)
+    teacher = teacher_B_T.detach().to(student.dtype)
     if kind == "pg_rkl":
         value = (student - teacher).detach() * student
     elif kind == "gap":

@@ -151,6 +151,7 @@ def test_normal_form_of_an_action(text, action):
         ("<action>x</action></think>y</think>z", "<action>x</action>yz"),
         ("x <think>never closed", "x"),
         ("x <think>never <action>closed</action>", "x <action>closed</action>"),
+        ("x <think>never <ACTION>closed</ACTION>", "x <ACTION>closed</ACTION>"),
         ("<action>a</action> <think>then", "<action>a</action>"),
         ("plain", "plain"),
         ("", ""),
