@@ -392,7 +392,8 @@ def test_refusals_of_token_options():
     with pytest.raises(ValueError, match="token_lam must lie"):
         along(token_lam=-0.1)
     for value, mask in ((VALUE, MASK[:, :2]), (VALUE[:, 0], MASK)):
-        with pytest.raises(ValueError, match="one shape"):
-            ppo_turnwise(REWARD, VALID, TID, value, mask)
+        for estimator in (ppo_turnwise, ppo_trajectory):
+            with pytest.raises(ValueError, match=r"one shape \(B, T\), found {'value_M_T'"):
+                estimator(REWARD, VALID, TID, value, mask)
     with pytest.raises(ValueError, match="only 0 and 1"):
         ppo_turnwise(REWARD, VALID, TID, VALUE, 2 * MASK)

@@ -153,6 +153,17 @@ def test_dtype_is_that_of_the_values():
     loss, stats = value_loss(value.float(), old, target, mask)
     assert loss.dtype == torch.float32
     assert stats.squared_error.dtype == torch.float64
+    assert stats.tokens.dtype == stats.clipped.dtype == torch.float64
+
+
+def test_statistics_of_one_token_and_of_none():
+    value, target = tensor([[3.0, 9.0]]), tensor([[1.0, 0.0]])
+    stats = value_loss(value, torch.zeros(1, 2), target, tensor([[1, 0]]), clip=2.0)[1]
+    assert stats.metrics() == {"value_clipfrac": 0.0, "value_error": 4.0}
+    none = value_loss(value, target, target, torch.zeros(1, 2))[1]
+    assert (stats + none).metrics() == stats.metrics()
+    with pytest.raises(AttributeError):
+        stats.tokens = none.tokens
 
 
 # ---------------------------------------------------------------------------- explained variance
@@ -181,6 +192,7 @@ def test_explained_variance_where_there_is_nothing_to_explain():
         return explained_variance(torch.zeros(1, 2), target, ones(2)) is None
 
     assert within(0.0, 0.9e-8)
+    assert not within(0.0, 1e-8)
     assert not within(0.0, 1.1e-8)
     assert within(-1000.0, -1000.0 - 0.9e-5)
     assert not within(-1000.0, -1000.0 - 1.1e-5)
