@@ -74,6 +74,9 @@ def test_code_weights_by_hand(flavor):
 def test_exponent_of_the_weights():
     close(means(alpha=2.0).advantage[2:3], [(5 + 4 * 5 + 9 * 4) / 14])
     close(means(alpha=0.0).advantage[2:3], [(5 + 5 + 4) / 3])
+    root, cube = 2**0.5, 3**0.5
+    half = means(alpha=0.5, flavor="code").advantage
+    close(half[1:2], [(-3 * root - cube) / (root + cube + W)])
     code = means(alpha=2.0, flavor="code").advantage
     close(code[2:3], [(4 * 5 + 9 * 5 + 16 * 4) / (29 + W)])
     close(code[:1], [8 / (4 + W)])
