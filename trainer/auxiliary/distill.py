@@ -64,10 +64,10 @@ def opd_advantages(
     """
     check_matrices(student_B_T=student_B_T, teacher_B_T=teacher_B_T, mask_B_T=mask_B_T)
     outside = ~as_mask(mask_B_T)
-    advantage = teacher_B_T.detach().double() - student_B_T.detach().double()
+    advantage = teacher_B_T.detach().double() - student_B_T.detach()
     if baseline_B_T is not None:
         check_matrices(student_B_T=student_B_T, baseline_B_T=baseline_B_T)
-        advantage = advantage - baseline_B_T.detach().double()
+        advantage = advantage - baseline_B_T.detach()
     advantage = advantage.masked_fill(outside, 0.0)
     if not bool(torch.isfinite(advantage).all()):
         raise ValueError(

@@ -161,9 +161,7 @@ def masked_divergence(
         ValueError: shapes differ or an option is out of range.
     """
     mask = check_logits(student_B_T_V, teacher_B_T_V, mask_B_T)
-    value = divergence(
-        student_B_T_V[mask], teacher_B_T_V.detach()[mask], kind=kind, beta=beta, top_k=top_k
-    )
+    value = divergence(student_B_T_V[mask], teacher_B_T_V[mask], kind=kind, beta=beta, top_k=top_k)
     return value.new_zeros(mask.shape).index_put(mask.nonzero(as_tuple=True), value)
 
 

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from trainer.auxiliary.sero import row_coefficients
 from trainer.auxiliary.sero_weights import reach_weights
-from trainer.objectives.aggregate import as_mask, check_matrices, weighted_nll
+from trainer.objectives.aggregate import as_mask, weighted_nll
 from trainer.objectives.groups import check_vectors
 
 BetaSchedule = Literal["exponential", "linear", "indicator"]
@@ -232,7 +232,6 @@ def imitation_loss(
     Returns:
         Scalar; the parts of one step add up. Exactly 0 with zero gradient without a row.
     """
-    check_matrices(logp_M_T=logp_M_T, mask_M_T=mask_M_T)
     token_count_M = as_mask(mask_M_T).sum(dim=-1)
     coef_M = imitation_coefficients(selected_M, token_count_M, n_rows=n_rows, mass=mass)
     return weighted_nll(logp_M_T, mask_M_T, coef_M)

@@ -144,7 +144,7 @@ def sdpo_loss(
     mask = check_logits(student_B_T_V, teacher_B_T_V, mask_B_T)
     check_matrices(token_B_T=token_B_T, old_B_T=old_B_T, mask_B_T=mask)
     mask = rows_on(mask, row_mask_B)
-    student_P_V, teacher_P_V = student_B_T_V[mask], teacher_B_T_V.detach()[mask]
+    student_P_V, teacher_P_V = student_B_T_V[mask], teacher_B_T_V[mask]
     kind: DivergenceKind = "fkl" if alpha == 0.0 else "rkl" if alpha == 1.0 else "gjs"
     value_P = divergence(student_P_V, teacher_P_V, kind=kind, beta=alpha, top_k=top_k)
 

@@ -97,7 +97,7 @@ def test_mu_refusals():
     for bad in ({"step": -1}, {"decay_steps": -1}, {"warmup_steps": -1}):
         with pytest.raises(ValueError, match="must not be negative"):
             chord_mu(**{"step": 0, "decay_steps": 3, **bad})
-    for bad in ({"peak": 1.1}, {"valley": -0.1}, {"peak": 0.3, "valley": 0.4}):
+    for bad in ({"peak": 1.001}, {"valley": -0.001}, {"peak": 0.3, "valley": 0.4}):
         with pytest.raises(ValueError, match="0 <= valley <= peak <= 1"):
             chord_mu(0, decay_steps=3, **bad)
     with pytest.raises(ValueError, match="'cosine' or 'linear'"):
@@ -113,7 +113,7 @@ def test_mix():
     infinite = tensor(INF)
     assert chord_mix(base, infinite, 0.0) is base
     assert chord_mix(infinite, sft, 1.0) is sft
-    for mu in (-0.1, 1.1, math.nan):
+    for mu in (-0.001, 1.001, math.nan):
         with pytest.raises(ValueError, match=r"mu must lie in \[0, 1\]"):
             chord_mix(base, sft, mu)
 

@@ -58,7 +58,7 @@ def test_oracle_acts_with_probability_beta():
     assert oracle_acts(0.29, 0.3)
     assert not oracle_acts(0.3, 0.3)
     assert sum(oracle_acts(i / 100, 0.3) for i in range(100)) == 30
-    for u, beta in ((-0.1, 0.5), (1.0, 0.5), (0.5, -0.1), (0.5, 1.1), (math.nan, 0.5)):
+    for u, beta in ((-0.1, 0.5), (1.0, 0.5), (0.5, -0.1), (0.5, 1.001), (math.nan, 0.5)):
         with pytest.raises(ValueError, match=r"u in \[0, 1\)"):
             oracle_acts(u, beta)
 
@@ -114,6 +114,7 @@ def test_coefficients_by_hand():
     assert twice.tolist() == [3 / 4, 3 / 8, 0.0, 0.0]
     none = imitation_coefficients(tensor([0, 0, 0, 1]), counts, n_rows=0)
     assert none.tolist() == [0.0] * 4
+    assert imitation_coefficients(tensor([1]), tensor([1]), n_rows=1).tolist() == [1.0]
     assert imitation_coefficients(tensor([1]), tensor([1]), n_rows=1, mass=0.0).tolist() == [0.0]
 
 
