@@ -201,6 +201,13 @@ def test_other_sources_are_required():
     assert len(contexts("success+future+feedback", both)[0]) == 3
 
 
+def test_a_blank_best_or_worst_is_left_out():
+    batch = [turn("a", 0, "x", nxt="seen"), turn("b", 0, "x", won=True, nxt=" ")]
+    assert contexts("next_observation", batch)[0][1].text == "x (worst outcome):\nseen"
+    batch = [turn("a", 0, "x", nxt=""), turn("b", 0, "x", won=True, nxt="seen ")]
+    assert contexts("next_observation", batch)[0][1].text == "x (best outcome):\nseen"
+
+
 def test_anchors_that_are_too_small_are_left_out():
     sizes = [4, 4, 2, 4, 2, 4]
     for least in (1, 2, 3, 4, 5):

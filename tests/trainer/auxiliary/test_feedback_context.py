@@ -263,7 +263,19 @@ def test_judge_options_reach_its_prompt():
 
 
 @pytest.mark.parametrize(
-    "answer", ["", "  ", "None", "n/a", "N/A.", "NA", "null", "No comment.", "<think>x</think>"]
+    "answer",
+    [
+        "",
+        "  ",
+        "None",
+        "n/a",
+        "N/A.",
+        "NA",
+        "null",
+        "No comment.",
+        "no assessment",
+        "<think>x</think>",
+    ],
 )
 def test_an_empty_assessment_gives_no_context(answer):
     assert judge_contexts([turn("a", 0)], "judge_current", Judge(answer)) == [()]

@@ -14,6 +14,8 @@ from torch import tensor
 from torch.testing import assert_close
 
 from trainer.auxiliary.serl import (
+    ACT_KINDS,
+    VOCABULARY_KINDS,
     ReweightStats,
     act_loss,
     act_vocabulary_loss,
@@ -254,6 +256,20 @@ def test_diagnostics_of_parts_add_up_and_padding_rows_do_not_count():
     assert none["u_mean"] == none["clipped_fraction"] == 0.0
 
 
+def test_diagnostics_of_one_token():
+    one = torch.ones(1, 1, dtype=torch.float64)
+    metrics = reweight_advantages(one, 0 * one, 9 * one, one, one, alpha=0.5).stats.metrics()
+    assert metrics == {
+        "alpha": 0.5,
+        "row_coverage": 1.0,
+        "parse_failure": 0.0,
+        "action_token_fraction": 1.0,
+        "delta_abs_mean": 9.0,
+        "clipped_fraction": 1.0,
+        "u_mean": 1.2,
+    }
+
+
 def test_weight_on_the_edge_of_the_clip_is_not_clipped():
     one = torch.ones(1, 1, dtype=torch.float64)
     stats = reweight_advantages(one, 0 * one, 0 * one, one, alpha=0.5, clip=0.0).stats
@@ -374,6 +390,8 @@ def test_act_loss_promises(kind):
 
 
 def test_act_loss_refusals():
+    assert ACT_KINDS == ("pg_rkl", "gap", "k3")
+    assert VOCABULARY_KINDS == ("rkl", "js")
     with pytest.raises(ValueError, match="Unknown kind 'kl'"):
         act_loss(STUDENT, TEACHER, RESPONSE, kind="kl")
     for clamp in (0.0, NAN):

@@ -36,6 +36,12 @@ def test_layout_by_hand():
     )
 
 
+def test_wording():
+    assert ELLIPSIS == " [...]"
+    assert "\n" not in CLOSING
+    assert CLOSING.endswith("correctly.")
+
+
 def test_input_is_not_changed_and_later_messages_stay():
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "Sure:"}]
     got = build("hint", messages=messages, closing="Go.")
