@@ -104,9 +104,8 @@ def split_pairs(
     distinct = list(dict.fromkeys(owners))
     order = generator.permutation(len(distinct))
     chosen = {distinct[i] for i in order[: round(len(distinct) * train_share)]}
-    train = [item for item, key in zip(items, owners, strict=True) if key in chosen]
-    held_out = [item for item, key in zip(items, owners, strict=True) if key not in chosen]
-    return train, held_out
+    placed = [(item, key in chosen) for item, key in zip(items, owners, strict=True)]
+    return [item for item, kept in placed if kept], [item for item, kept in placed if not kept]
 
 
 def sft_nll(

@@ -218,8 +218,9 @@ def skill_report(
     if len(replies_N) != len(success_N):
         raise ValueError(f"{len(replies_N)} replies for {len(success_N)} outcomes; give one each.")
     ok_N = [reply is not None and reply.ok for reply in replies_N]
-    won = [ok for ok, success in zip(ok_N, success_N, strict=True) if success]
-    lost = [ok for ok, success in zip(ok_N, success_N, strict=True) if not success]
+    outcomes = list(zip(ok_N, success_N, strict=True))
+    won = [ok for ok, success in outcomes if success]
+    lost = [ok for ok, success in outcomes if not success]
     words = [len(reply.skill.split()) for reply in replies_N if reply is not None and reply.ok]
     return {
         "skill_valid": sum(ok_N) / max(len(ok_N), 1),

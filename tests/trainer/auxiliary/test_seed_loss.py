@@ -206,6 +206,14 @@ def test_gradient_by_finite_differences(center):
 
 
 @pytest.mark.parametrize("center", ["none", "half", "mean"])
+def test_order_of_rows_does_not_matter(center):
+    a, b = leaf(), STUDENT.flip(0).requires_grad_()
+    for student, teacher, mask in ((a, TEACHER, MASK), (b, TEACHER.flip(0), MASK.flip(0))):
+        seed_opd_loss(student, teacher, mask, gate_center=center)[0].backward()
+    assert_close(b.grad.flip(0), a.grad, rtol=1e-12, atol=1e-17)
+
+
+@pytest.mark.parametrize("center", ["none", "half", "mean"])
 def test_empty_mask_is_exactly_zero(center):
     student = torch.full((2, 3), -math.inf, requires_grad=True)
     loss, stats = seed_opd_loss(student, TEACHER, torch.zeros(2, 3), gate_center=center)
@@ -270,6 +278,8 @@ def test_report_by_outcome_and_kind_of_token():
         abs=1e-12,
     )
     assert report["think"].gate.item() == pytest.approx(0.75)
+    attached = gate_report(leaf(), TEACHER, MASK, tensor([1, 0]), command)
+    assert not any(getattr(s, f).requires_grad for s in attached.values() for f in s.__slots__)
     steep = gate_report(STUDENT, TEACHER, MASK, tensor([1, 0]), command, beta=10.0)
     assert steep["think"].gate.item() == pytest.approx(0.9)
 
@@ -326,7 +336,12 @@ def test_refusals():
     with pytest.raises(ValueError, match="one shape"):
         seed_opd_loss(STUDENT, TEACHER[:1], MASK)
     with pytest.raises(ValueError, match="one shape"):
-        gated_loss(STUDENT, TEACHER, TEACHER[:1], MASK)
+        distillation_gate(STUDENT, TEACHER[:1])
+    for wrong in range(4):
+        inputs = [STUDENT, TEACHER, TEACHER, MASK]
+        inputs[wrong] = inputs[wrong][:1]
+        with pytest.raises(ValueError, match="one shape"):
+            gated_loss(*inputs)
     with pytest.raises(ValueError, match="one shape"):
         gate_report(STUDENT, TEACHER, MASK, WON[:2], MASK[:1])
     with pytest.raises(ValueError, match="only 0 and 1"):

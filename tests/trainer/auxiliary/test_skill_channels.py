@@ -118,8 +118,11 @@ def test_skill_sd_parts_add_up_and_nothing_is_zero():
     loss.backward()
     assert loss.item() == 0.0
     assert torch.equal(student.grad, torch.zeros(2, 2))
-    with pytest.raises(ValueError, match="one shape"):
-        skill_sd_loss(STUDENT, TEACHER, OLD[:1], MASK)
+    for wrong in range(4):
+        inputs = [STUDENT, TEACHER, OLD, MASK]
+        inputs[wrong] = inputs[wrong][:1]
+        with pytest.raises(ValueError, match="one shape"):
+            skill_sd_loss(*inputs)
 
 
 ADV = tensor([0.5, 0.0, -2.0])

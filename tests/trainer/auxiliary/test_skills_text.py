@@ -95,6 +95,20 @@ def test_strings_may_hold_anything():
     assert skill_of("{'episode_skill': 'It\\'s in the {box}.'}") == "It's in the {box}."
 
 
+def test_search_goes_on_inside_what_cannot_be_read():
+    assert skill_of(f'{{broken {{"episode_skill": "{GOOD}"}}}}') == GOOD
+    assert skill_of(f'{{{{"episode_skill": "{GOOD}"}}') == GOOD
+    # ... but not inside the strings of what can.
+    quoted = f"{{'episode_skill': '{OTHER}'}}"
+    assert skill_of(f'{{"page": "{quoted}"}} {{"episode_skill": "{GOOD}"}}') == GOOD
+    assert skill_of(f'{{"page": "{quoted}"}}') == ""
+
+
+def test_depth_limit():
+    assert parse_skill('{"a":' + "[" * 29 + "]" * 29 + "}") == SkillReply("", False)
+    assert parse_skill('{"a":' + "[" * 30 + "]" * 30 + "}") is None
+
+
 def test_no_object_and_no_field():
     assert parse_skill("no object here") is None
     assert parse_skill("") is None
@@ -270,6 +284,17 @@ def test_report():
     report = skill_report([good, good, None], [True, True, False])
     assert (report["skill_valid_success"], report["skill_valid_failure"]) == (1.0, 0.0)
     assert report["skill_valid"] == pytest.approx(2 / 3)
+    alone = {"skill_valid": 1.0, "skill_words": 5.0}
+    assert skill_report([good], [False]) == {
+        **alone,
+        "skill_valid_success": 0.0,
+        "skill_valid_failure": 1.0,
+    }
+    assert skill_report([good], [True]) == {
+        **alone,
+        "skill_valid_success": 1.0,
+        "skill_valid_failure": 0.0,
+    }
     assert set(skill_report([], []).values()) == {0.0}
     with pytest.raises(ValueError, match="1 replies for 2 outcomes"):
         skill_report([good], [True, False])
