@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trainer.objectives.anchors import pair_ids
 from trainer.objectives.gigpo import NormMode, check_mode
-from trainer.objectives.groups import Singleton, check_vectors, group_stats, normalise
+from trainer.objectives.groups import Singleton, group_stats, normalise
 from trainer.objectives.grpo import FLAVORS, Flavor, grpo_advantages
 from trainer.objectives.state_graph import (
     StateGraph,
@@ -166,7 +166,6 @@ def graphgpo_terms(
     Source: GraphGPO (arXiv:2605.26684); flavours and similarity as the public code has them.
     """
     check_mode(mode)
-    check_vectors(format_valid_M=format_valid_M, state_M=state_M)
     use_std = mode == "mean_std_norm"
     episode_M = grpo_advantages(
         step_rewards_M,
