@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from array import array
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -92,6 +93,8 @@ def test_states_that_cannot_be_compared_are_refused():
 
     with pytest.raises(AnchorError, match="holds a Open, which cannot be compared"):
         canonical_key({"a": [Open(1)]})
+    with pytest.raises(AnchorError, match=r"holds a array"):
+        canonical_key(array("i", [1]))
     assert canonical_key(("x", 1.5)) == canonical_key(["x", 1.5])
     assert canonical_key("x") == "x"
     assert canonical_key(1.5) == 1.5
@@ -266,6 +269,8 @@ def test_refusals_of_the_returns():
         step_returns(tensor([1.0, math.inf]), VALID[:2], TID[:2])
     with pytest.raises(ValueError, match="equal length"):
         step_returns(REWARD, VALID[:2], TID)
+    with pytest.raises(ValueError, match="equal length"):
+        step_returns(REWARD[:2], VALID, TID)
 
 
 def test_pairs_are_numbered_densely():
