@@ -271,6 +271,8 @@ def test_refusals_of_the_returns():
         step_returns(REWARD, VALID[:2], TID)
     with pytest.raises(ValueError, match="equal length"):
         step_returns(REWARD[:2], VALID, TID)
+    with pytest.raises(ValueError, match="equal length"):
+        step_returns(REWARD, VALID, TID[:2])
 
 
 def test_pairs_are_numbered_densely():
@@ -279,3 +281,7 @@ def test_pairs_are_numbered_densely():
     assert sorted(set(got.tolist())) == [0, 1, 2, 3]
     # (0, 1) and (1, 0) differ, whatever the number of second members
     assert len(set(pair_ids(tensor([0, 1, 0, 1]), tensor([1, 0, 0, 1])).tolist())) == 4
+    grid = [(first, second) for first in range(5) for second in range(2)]
+    firsts, seconds = (tensor(column) for column in zip(*grid, strict=True))
+    assert pair_ids(firsts, seconds).tolist() == list(range(10))
+    assert len(set(pair_ids(seconds, firsts).tolist())) == 10
