@@ -34,7 +34,7 @@ def sequence_log_ratio(new_B_T: Tensor, old_B_T: Tensor, mask_B_T: Tensor) -> Te
     """
     check_matrices(new_B_T=new_B_T, old_B_T=old_B_T, mask_B_T=mask_B_T)
     mask = as_mask(mask_B_T)
-    log_ratio = (new_B_T.detach().double() - old_B_T.detach().double()).masked_fill(~mask, 0.0)
+    log_ratio = (new_B_T.detach().double() - old_B_T.detach()).masked_fill(~mask, 0.0)
     mean_B = log_ratio.sum(dim=-1) / mask.sum(dim=-1).clamp(min=1)
     return mean_B.clamp(max=LOG_SEQUENCE_RATIO_LIMIT)
 
@@ -80,7 +80,7 @@ def gspo_loss(
         ValueError: shapes differ, the mask holds other values than 0 and 1, a clip is out of
             range, or the denominators are smaller than this batch's counts.
     """
-    check_matrices(new_B_T=new_B_T, old_B_T=old_B_T, adv_B_T=adv_B_T, mask_B_T=mask_B_T)
+    check_matrices(new_B_T=new_B_T, adv_B_T=adv_B_T)
     if not 0.0 <= clip_low < 1.0 or not clip_high >= 0.0:
         raise ValueError(
             f"Need 0 <= clip_low < 1 and clip_high >= 0, found {clip_low} and {clip_high}."
@@ -88,25 +88,24 @@ def gspo_loss(
     mask = as_mask(mask_B_T)
     log_s_B = sequence_log_ratio(new_B_T, old_B_T, mask)
     limited_B = log_s_B >= LOG_SEQUENCE_RATIO_LIMIT
-    new = new_B_T.masked_fill(~mask, 0.0)
-    adv = adv_B_T.detach().to(new.dtype).masked_fill(~mask, 0.0)
+    # With A = 0 nothing outside the mask gets a gradient; `aggregate` removes its value.
+    adv = adv_B_T.detach().to(new_B_T.dtype).masked_fill(~mask, 0.0)
 
     # exp(new - sg(new)) and 1 + (new - sg(new)) have the same value, 1, and the same gradient. An
     # infinite log-prob is left out, since inf - inf is NaN; s_b is 0 there, or at its limit.
-    source = new.masked_fill(torch.isinf(new.detach()) | limited_B.unsqueeze(-1), 0.0)
+    source = new_B_T.masked_fill(torch.isinf(new_B_T) | limited_B.unsqueeze(-1), 0.0)
     s_B = log_s_B.exp()
-    ratio = s_B.to(new.dtype).unsqueeze(-1) * (1.0 + (source - source.detach()))
+    ratio = s_B.to(new_B_T.dtype).unsqueeze(-1) * (1.0 + (source - source.detach()))
     plain = -adv * ratio
     clipped = -adv * ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
-    loss_B_T = torch.maximum(plain, clipped).masked_fill(~mask, 0.0)
+    loss_B_T = torch.maximum(plain, clipped)
 
     with torch.no_grad():
-        old = old_B_T.to(new.dtype).masked_fill(~mask, 0.0)
-        log_ratio = (new - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        log_ratio = (new_B_T.double() - old_B_T).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
         stats = PolicyStats(
             tokens=mask.sum().double(),
             clipped=(mask & (clipped > plain)).sum().double(),
             dual_clipped=mask.new_zeros((), dtype=torch.float64),
-            kl_old=(log_ratio.exp() - 1.0 - log_ratio).masked_fill(~mask, 0.0).double().sum(),
+            kl_old=(log_ratio.exp() - 1.0 - log_ratio).masked_fill(~mask, 0.0).sum(),
         )
     return aggregate(loss_B_T, mask, "seq-mean-token-mean", denominators), stats

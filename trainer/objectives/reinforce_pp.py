@@ -64,16 +64,12 @@ def reinforce_pp_advantages(
     """
     check_vectors(step_rewards_M=step_rewards_M, format_valid_M=format_valid_M, tid_M=tid_M)
     mask = as_mask(mask_M_T)
-    if mask.shape[0] != step_rewards_M.shape[0]:
-        raise ValueError(
-            f"Expected a mask of {step_rewards_M.shape[0]} rows, found {mask.shape[0]}."
-        )
+    if len(mask) != len(step_rewards_M):
+        raise ValueError(f"Expected a mask of {len(step_rewards_M)} rows, found {len(mask)}.")
     if not 0.0 <= gamma <= 1.0:
         raise ValueError(f"gamma must lie in [0, 1], found {gamma}.")
     if not (math.isfinite(kl_coef) and kl_coef >= 0.0):
         raise ValueError(f"kl_coef must be finite and >= 0, found {kl_coef}.")
-    if kl_coef > 0.0 and kl_M_T is None:
-        raise ValueError(f"kl_coef={kl_coef} needs kl_M_T, the KL estimate of each token.")
     rewards = step_rewards_M.detach().double()
     if not bool(torch.isfinite(rewards).all()):
         raise ValueError("step_rewards_M has a NaN or infinite entry; drop that trajectory first.")
@@ -85,11 +81,13 @@ def reinforce_pp_advantages(
     # The score is what follows the last valid token, so it enters as the start of the recursion;
     # undiscounted, because that token itself receives it.
     cost_T_M = None
-    if kl_M_T is not None and kl_coef > 0.0:
+    if kl_coef > 0.0:
+        if kl_M_T is None:
+            raise ValueError(f"kl_coef={kl_coef} needs kl_M_T, the KL estimate of each token.")
         check_matrices(kl_M_T=kl_M_T, mask_M_T=mask)
-        cost_T_M = (kl_coef * kl_M_T.detach().double()).masked_fill(~mask, 0.0).T.contiguous()
+        cost_T_M = (kl_coef * kl_M_T.detach().double()).T
     returns = _returns_to_go(score_M, mask.T.contiguous(), cost_T_M, gamma).T
-    return whiten(returns, mask), returns.contiguous()
+    return whiten(returns, mask), returns
 
 
 def _returns_to_go(

@@ -257,12 +257,31 @@ def test_single_precision_clips_where_double_does():
         (lambda m: gspo_loss(m, m, m, m, clip_high=-0.1), "found 0.0003 and -0.1"),
         (lambda m: gspo_loss(m, m, m, m, clip_high=math.nan), "clip_high >= 0"),
         (lambda m: gspo_loss(m, m, m, m, denominators=Denominators(1, 1)), "whole"),
+        (lambda m: gspo_loss(m, m[:1], m, m), "one shape"),
+        (lambda m: gspo_loss(m, m, m, m[:1]), "one shape"),
+        (lambda m: sequence_log_ratio(m[:1], m, m), "one shape"),
         (lambda m: sequence_log_ratio(m, m[:1], m), "one shape"),
+        (lambda m: sequence_log_ratio(m, m, m[:1]), "one shape"),
     ],
 )
 def test_wrong_inputs_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call(torch.ones(2, 3))
+
+
+def test_the_loss_has_the_dtype_of_the_new_log_probs():
+    new, old, adv, mask = batch()
+    loss, stats = gspo_loss(new.float(), old, adv, mask, **WIDE)
+    assert loss.dtype == torch.float32
+    assert {x.dtype for x in (stats.tokens, stats.clipped, stats.dual_clipped, stats.kl_old)} == {
+        torch.float64
+    }
+    assert_close(loss.item(), gspo_loss(new, old, adv, mask, **WIDE)[0].item(), rtol=1e-6, atol=0)
+    low = sequence_log_ratio(new.float(), old, mask)
+    assert_close(low, sequence_log_ratio(new.float().double(), old, mask), rtol=0, atol=0)
+    both = sequence_log_ratio(new.float(), old.float(), mask)
+    exact = sequence_log_ratio(new.float().double(), old.float().double(), mask)
+    assert_close(both, exact, rtol=0, atol=0)
 
 
 def test_clip_may_be_zero():

@@ -73,8 +73,16 @@ def test_kl_in_the_reward_by_hand():
     # rewards -0.5, -1, 4 + 2
     assert returns.tolist() == [[4.5, 5.0, 6.0]]
     assert_close(adv, whiten(returns, torch.ones(1, 3)), rtol=0, atol=0)
-    plain = one_row([1, 1, 1], kl_M_T=kl)[1]
+    # with factor 0 it is not even read
+    plain = one_row([1, 1, 1], kl_M_T=kl * math.nan)[1]
     assert plain.tolist() == [[4.0, 4.0, 4.0]]
+    assert one_row([1], kl_M_T=tensor([[3.0]]), kl_coef=0.1)[1].item() == 4.0 - 0.1 * 3.0
+
+
+def test_single_precision_rewards_are_computed_in_double():
+    returns = reinforce_pp_advantages(REWARD.float(), VALID, TID, MASK)[1]
+    assert returns.dtype == torch.float64
+    assert returns[0, 0].item() == 9.9
 
 
 @pytest.mark.parametrize("junk", [1e30, math.inf, -math.inf, math.nan])
@@ -135,6 +143,8 @@ def call(reward=REWARD, valid=VALID, tid=TID, mask=MASK, **options):
         ({"mask": MASK[:2]}, "a mask of 3 rows, found 2"),
         ({"mask": MASK * 0.5}, "only 0 and 1"),
         ({"tid": TID[:2]}, "equal length"),
+        ({"valid": VALID[:1]}, "equal length"),
+        ({"reward": REWARD[:1], "mask": MASK[:1]}, "equal length"),
         ({"gamma": 1.01}, r"gamma must lie in \[0, 1\], found 1.01"),
         ({"gamma": -0.01}, "gamma must lie in"),
         ({"kl_coef": -0.1}, "kl_coef must be finite and >= 0"),
