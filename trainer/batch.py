@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.config import ObjectiveConfig, RolloutConfig
+from trainer.config import ObjectiveConfig
 from trainer.data import CUT_OFF, Turn
-from trainer.objectives import check_groups, dense_ids, grpo_advantages
+from trainer.objectives import dense_ids
 
 __all__ = [
-    "advantages",
     "constant_groups",
     "group_ids",
     "partition",
@@ -48,31 +47,6 @@ def training_rewards(
 def group_ids(turns: Sequence[Turn]) -> tuple[Tensor, Tensor]:
     """Dense int64 (M,) ids of each turn's group and trajectory."""
     return dense_ids([t.uid for t in turns]), dense_ids([(t.uid, t.tid) for t in turns])
-
-
-def advantages(turns: Sequence[Turn], objective: ObjectiveConfig, rollout: RolloutConfig) -> Tensor:
-    """Advantage of each turn under the base objective, float64 (M,).
-
-    Raises:
-        GroupError: no two trajectories share a group.
-    """
-    uid_M, tid_M = group_ids(turns)
-    check_groups(uid_M, tid_M)
-    adv_M = grpo_advantages(
-        training_rewards(turns, rollout.success_reward, rollout.reward),
-        torch.tensor([turn.format_valid for turn in turns], dtype=torch.bool),
-        uid_M,
-        tid_M,
-        torch.tensor([turn.t for turn in turns], dtype=torch.int64),
-        flavor=objective.flavor,
-        use_std=objective.use_std,
-        penalty=rollout.format_penalty,
-    )
-    if objective.drop_constant_groups:
-        constant = constant_groups(turns, rollout.reward)
-        drop_M = torch.tensor([turn.uid in constant for turn in turns], dtype=torch.bool)
-        adv_M = adv_M.masked_fill(drop_M, 0.0)
-    return adv_M
 
 
 def constant_groups(

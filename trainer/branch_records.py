@@ -10,7 +10,7 @@ from typing import Any
 
 from oracles.branch import Branch
 from trainer.auxiliary.sero_weights import effective_depth, reach_weights
-from trainer.config import AuxiliaryConfig
+from trainer.config import SeroConfig
 from trainer.data import Segment
 from trainer.metrics import mean_or_none
 from trainer.rollout import Trajectory
@@ -61,9 +61,7 @@ class GrownRoot:
         return "oracle_worse" if self.G_pi > self.G_O else "oracle_not_better"
 
 
-def branch_metrics(
-    roots: Sequence[GrownRoot], config: AuxiliaryConfig, groups: int
-) -> dict[str, Any]:
+def branch_metrics(roots: Sequence[GrownRoot], config: SeroConfig, groups: int) -> dict[str, Any]:
     """Figures of one iteration's branches; `None` where there was nothing to measure.
 
     - sero/gate_mean, gate_zero_share: over selected roots; gate_reasons counts them by outcome.
@@ -102,7 +100,7 @@ def branch_metrics(
 
 
 def root_record(
-    root: GrownRoot, trajectory: Trajectory, config: AuxiliaryConfig, texts: bool
+    root: GrownRoot, trajectory: Trajectory, config: SeroConfig, texts: bool
 ) -> dict[str, Any]:
     """One root as plain data. Student-visible facts only: never `Branch.detail`.
 

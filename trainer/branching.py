@@ -41,8 +41,9 @@ from trainer.auxiliary.sero_weights import (
     success_return,
 )
 from trainer.branch_records import GrownRoot, RootChoice, branch_metrics, root_record
-from trainer.config import AuxiliaryConfig, Config
+from trainer.config import Config, SeroConfig
 from trainer.data import Segment, make_segment
+from trainer.methods.protocol import PassLimits
 from trainer.oracle_registry import make_oracle
 from trainer.rollout import Student, Trajectory
 from trainer.update import AuxiliaryRow, score_segments
@@ -59,7 +60,7 @@ __all__ = [
 
 
 def select_roots(
-    trajectories: Sequence[Trajectory], config: AuxiliaryConfig, seed: int, iteration: int
+    trajectories: Sequence[Trajectory], config: SeroConfig, seed: int, iteration: int
 ) -> list[RootChoice]:
     """At most one root per group, in order of first appearance of the groups.
 
@@ -84,7 +85,7 @@ def grow(
     env: gymnasium.Env[str, str],
     oracle: Oracle[Any],
     student: Student,
-    config: AuxiliaryConfig,
+    config: SeroConfig,
     max_target_tokens: int,
 ) -> GrownRoot:
     """Runs one branch in `env`, gates it, and makes its rows if the gate is open."""
@@ -141,9 +142,7 @@ def grow(
     )
 
 
-def _returns(
-    branch: Branch, trajectory: Trajectory, config: AuxiliaryConfig
-) -> tuple[float, float]:
+def _returns(branch: Branch, trajectory: Trajectory, config: SeroConfig) -> tuple[float, float]:
     """(G_pi, G_O) over the steps that both had left at the root; raw env figures only."""
     if config.target == "score":
         return trajectory.score, branch.score
@@ -156,24 +155,17 @@ def _returns(
     )
 
 
-def score(
-    roots: Sequence[GrownRoot],
-    model: nn.Module,
-    micro_batch_tokens: int,
-    pad_id: int,
-    bf16: bool = False,
-) -> list[GrownRoot]:
+def score(roots: Sequence[GrownRoot], model: nn.Module, limits: PassLimits) -> list[GrownRoot]:
     """Fills `logz` of open branches under the frozen behaviour policy, in one batch.
 
     Once per iteration, before its first optimiser step, in eval mode and at temperature 1.
     """
     rows = [row for root in roots for row in root.z_rows]
-    logprobs = score_segments(model, rows, micro_batch_tokens, pad_id, bf16)
-    values = iter([log_z(row) for row in logprobs])
+    values = iter([log_z(row) for row in score_segments(model, rows, limits)])
     return [replace(root, logz=tuple(next(values) for _ in root.z_rows)) for root in roots]
 
 
-def step_rows(roots: Sequence[GrownRoot], config: AuxiliaryConfig) -> list[AuxiliaryRow]:
+def step_rows(roots: Sequence[GrownRoot], config: SeroConfig) -> list[AuxiliaryRow]:
     """Rows of one optimiser step with their coefficients; N_root counts this step's roots."""
     gates = [root.gate for root in roots]
     weights = [reach_weights(root.logz, config.rule, config.delta) for root in roots]
@@ -197,19 +189,21 @@ def step_rows(roots: Sequence[GrownRoot], config: AuxiliaryConfig) -> list[Auxil
 class Brancher:
     """Everything SERO needs besides the rollouts: its environment, oracle and settings."""
 
-    def __init__(self, config: Config, env: gymnasium.Env[str, str], student: Student) -> None:
+    def __init__(
+        self, config: Config, section: SeroConfig, env: gymnasium.Env[str, str], student: Student
+    ) -> None:
         self.config = config
+        self.section = section
         self.env = env
         self.student = student
-        auxiliary = config.auxiliary
-        self.oracle = make_oracle(auxiliary.oracle, auxiliary.oracle_budget_s, config.env.id)
+        self.oracle = make_oracle(section.oracle, section.oracle_budget_s, config.env.id)
 
     def branch(
         self, iteration: int, trajectories: Sequence[Trajectory], model: nn.Module
     ) -> list[GrownRoot]:
         """Selects, grows and scores the roots of one iteration. `model` is not changed."""
         c = self.config
-        choices = select_roots(trajectories, c.auxiliary, c.run.seed, iteration)
+        choices = select_roots(trajectories, self.section, c.run.seed, iteration)
         roots = [
             grow(
                 choice,
@@ -217,17 +211,19 @@ class Brancher:
                 self.env,
                 self.oracle,
                 self.student,
-                c.auxiliary,
+                self.section,
                 c.rollout.max_new_tokens,
             )
             for choice in choices
         ]
-        bf16 = c.run.dtype == "bfloat16"
-        return score(roots, model, c.optim.micro_batch_tokens, self.student.pad_id, bf16)
+        limits = PassLimits(
+            c.optim.micro_batch_tokens, self.student.pad_id, c.run.dtype == "bfloat16"
+        )
+        return score(roots, model, limits)
 
     def metrics(self, roots: Sequence[GrownRoot]) -> dict[str, Any]:
         """See `trainer.branch_records.branch_metrics`."""
-        return branch_metrics(roots, self.config.auxiliary, self.config.rollout.tasks)
+        return branch_metrics(roots, self.section, self.config.rollout.tasks)
 
     def records(
         self, roots: Sequence[GrownRoot], trajectories: Sequence[Trajectory]
@@ -235,6 +231,6 @@ class Brancher:
         """One record a root for `roots.jsonl`; the first open one with all its texts."""
         first = next((i for i, root in enumerate(roots) if root.gate > 0), None)
         return [
-            root_record(root, trajectories[root.choice.index], self.config.auxiliary, i == first)
+            root_record(root, trajectories[root.choice.index], self.section, i == first)
             for i, root in enumerate(roots)
         ]

@@ -5,6 +5,7 @@ Layout of one checkpoint, `checkpoints/000010/`:
     model.safetensors, config.json   the policy, loadable by transformers' `from_pretrained`
     tokenizer files                  whatever the tokenizer writes
     optimizer.safetensors            AdamW moments and step counts, by parameter name
+    critic.safetensors, NAME.safetensors   a critic, and what the auxiliary objective NAME keeps
     state.json                       iteration, optimiser steps, counters, config hash
     manifest.json                    SHA-256 and size of every other file
 
@@ -39,6 +40,9 @@ __all__ = [
     "CheckpointError",
     "latest_checkpoint",
     "load_checkpoint",
+    "named_moments",
+    "put_moments",
+    "read_tensors",
     "restore_optimizer",
     "save_checkpoint",
 ]
@@ -69,15 +73,22 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
     save_tokenizer: Callable[[Path], object],
+    others: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> Path:
-    """Writes `folder/<iteration>` atomically and returns it; an existing one is replaced."""
+    """Writes `folder/<iteration>` atomically and returns it; an existing one is replaced.
+
+    Args:
+        others: tensors of a critic or a teacher, by the name of their file.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{iteration:06d}"
     work = Path(tempfile.mkdtemp(dir=folder, prefix=f".{target.name}."))
     try:
         model.save_pretrained(work)  # type: ignore[operator]
         save_tokenizer(work)
-        save_file(_optimizer_tensors(model, optimizer), work / "optimizer.safetensors")
+        save_file(named_moments(model, optimizer), work / "optimizer.safetensors")
+        for name, tensors in (others or {}).items():
+            save_file(dict(tensors), work / f"{name}.safetensors")
         write_json(work / "state.json", {**state, "iteration": iteration})
         files = sorted(p for p in work.rglob("*") if p.is_file())
         for path in files:
@@ -158,44 +169,35 @@ def restore_optimizer(
         CheckpointError: the file is unreadable or holds other parameters than the model's.
     """
     file = checkpoint.path / "optimizer.safetensors"
+    saved = read_tensors(file)
     try:
-        saved = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from error
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    expected = set()
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            name = names[id(parameter)]
-            keys = [f"{name}/{moment}" for moment in _MOMENTS]
-            present = [key for key in keys if key in saved]
-            expected.update(present)
-            if not present:
-                continue  # never stepped
-            if len(present) != len(keys):
-                raise CheckpointError(f"{file} lacks {set(keys) - set(present)}: corrupt.")
-            average, square, step = (saved[key] for key in keys)
-            if average.shape != parameter.shape or square.shape != parameter.shape:
-                raise CheckpointError(
-                    f"{file}: {name} has shape {tuple(average.shape)}, the model's is "
-                    f"{tuple(parameter.shape)}. Resume with the model that was trained."
-                )
-            optimizer.state[parameter] = {
-                "step": step,
-                "exp_avg": average.to(parameter.device),
-                "exp_avg_sq": square.to(parameter.device),
-            }
-    unknown = set(saved) - expected
-    if unknown:
-        raise CheckpointError(
-            f"{file} holds moments of {sorted(unknown)[0]!r}, which the model does not have."
-        )
+        found = put_moments(saved, model, optimizer)
+    except ValueError as error:
+        raise CheckpointError(f"{file}: {error}. Resume with the model that was trained.") from None
     steps = checkpoint.state.get("optimizer_steps", 0)
-    if steps and not expected:
+    if steps and not found:
         raise CheckpointError(f"{file} holds no moments although {steps} steps were taken.")
 
 
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """All tensors of a file.
+
+    Raises:
+        CheckpointError: it is missing or unreadable.
+    """
+    try:
+        tensors: dict[str, Tensor] = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from error
+    return tensors
+
+
+def named_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """AdamW's moments and step counts as `parameter/moment`, on the CPU.
+
+    Raises:
+        CheckpointError: the optimiser is another one.
+    """
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         for moment, value in optimizer.state.get(parameter, {}).items():
@@ -205,6 +207,43 @@ def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
                 )
             tensors[f"{name}/{moment}"] = torch.as_tensor(value).detach().cpu().contiguous()
     return tensors
+
+
+def put_moments(
+    saved: Mapping[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer
+) -> bool:
+    """Inverse of `named_moments`; whether there were any.
+
+    Raises:
+        ValueError: they do not fit the model.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    expected: set[str] = set()
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            name = names[id(parameter)]
+            keys = [f"{name}/{moment}" for moment in _MOMENTS]
+            present = [key for key in keys if key in saved]
+            expected.update(present)
+            if not present:
+                continue  # never stepped
+            if len(present) != len(keys):
+                raise ValueError(f"it lacks {sorted(set(keys) - set(present))}: corrupt")
+            average, square, step = (saved[key] for key in keys)
+            if average.shape != parameter.shape or square.shape != parameter.shape:
+                raise ValueError(
+                    f"{name} has shape {tuple(average.shape)}, the model's is "
+                    f"{tuple(parameter.shape)}"
+                )
+            optimizer.state[parameter] = {
+                "step": step,
+                "exp_avg": average.to(parameter.device),
+                "exp_avg_sq": square.to(parameter.device),
+            }
+    unknown = set(saved) - expected
+    if unknown:
+        raise ValueError(f"it holds moments of {sorted(unknown)[0]!r}, which the model has not")
+    return bool(expected)
 
 
 def _sharded(name: str, files: Mapping[str, Any]) -> bool:

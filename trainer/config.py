@@ -18,15 +18,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from trainer.config_auxiliary import AuxiliaryConfig, FormatOnlyConfig, SeroConfig
+from trainer.config_objective import (
+    PUBLISHED,
+    AnchorConfig,
+    CriticConfig,
+    GraphConfig,
+    ObjectiveConfig,
+)
 from trainer.config_sections import (
-    AuxiliaryConfig,
     ConfigError,
     EnvConfig,
     EvalConfig,
     GeneratedConfig,
     GeneratedShopConfig,
     ModelConfig,
-    ObjectiveConfig,
     OptimConfig,
     PromptConfig,
     RolloutConfig,
@@ -37,19 +43,24 @@ from trainer.config_sections import (
 from trainer.environments import PLANNER, check_environment, environment_of
 
 __all__ = [
+    "AnchorConfig",
     "AuxiliaryConfig",
     "Config",
     "ConfigError",
+    "CriticConfig",
     "EnvConfig",
     "EvalConfig",
+    "FormatOnlyConfig",
     "GeneratedConfig",
     "GeneratedShopConfig",
+    "GraphConfig",
     "ModelConfig",
     "ObjectiveConfig",
     "OptimConfig",
     "PromptConfig",
     "RolloutConfig",
     "RunConfig",
+    "SeroConfig",
     "WarmstartConfig",
     "WebShopConfig",
     "config_hash",
@@ -81,18 +92,24 @@ class Config:
         """Raises `ConfigError` on values out of range or in conflict."""
         for section in dataclasses.fields(self):
             getattr(self, section.name).check()
-        oracle = self.auxiliary.oracle
-        module, _, factory = oracle.partition(":")
         known = dict.fromkeys((PLANNER, *check_environment(self.env).oracles))
-        if oracle not in known and not (module and factory):
+        for name, section in self.auxiliary.active():
+            oracle = getattr(section, "oracle", PLANNER)
+            module, _, factory = oracle.partition(":")
+            if oracle not in known and not (module and factory):
+                raise ConfigError(
+                    f"auxiliary.{name}.oracle={oracle!r} must be {', '.join(map(repr, known))} or "
+                    "'module:factory'."
+                )
+        if self.rollout.rollouts == 1 and self.objective.needs_groups:
             raise ConfigError(
-                f"auxiliary.oracle={oracle!r} must be {', '.join(map(repr, known))} or "
-                "'module:factory'."
+                f"rollout.rollouts=1 gives objective.name={self.objective.name} groups of one, "
+                "whose advantage is 0: nothing would be learnt. Use 2 or more."
             )
-        if self.rollout.rollouts == 1 and self.base_active:
+        if self.objective.name == "none" and not any(True for _ in self.auxiliary.active()):
             raise ConfigError(
-                "rollout.rollouts=1 gives every group objective a group of one, whose advantage "
-                "is 0: nothing would be learnt. Use 2 or more."
+                "objective.name=none trains on auxiliary objectives alone, and there is none. "
+                "Add one, e.g. auxiliary.format_only, or choose a base objective."
             )
         if self.run.dtype == "bfloat16" and self.optim.old_logprobs == "sampler":
             # What samples is a rounded copy of the weights that are trained: ratios would not
@@ -105,7 +122,7 @@ class Config:
     @property
     def base_active(self) -> bool:
         """Whether rewards reach the policy."""
-        return self.auxiliary.name != "format_only" or self.auxiliary.keep_base
+        return self.objective.name != "none"
 
     def replace(self, **overrides: Any) -> Config:
         """A copy with dotted keys replaced: `config.replace(**{"optim.lr": 1e-4})`."""
@@ -134,8 +151,13 @@ def load_config(
 def from_dict(data: Mapping[str, Any]) -> Config:
     """Builds and checks a config from nested plain data.
 
-    Where `eval.splits` is not given, it is what the environment holds out.
+    Where `eval.splits` is not given, it is what the environment holds out; where the base
+    objective was published with other settings than the defaults, those are the defaults.
     """
+    objective = data.get("objective")
+    if isinstance(objective, Mapping) and objective.get("name") in PUBLISHED:
+        published = {**PUBLISHED[objective["name"]], **objective}
+        data = {**data, "objective": published}
     config: Config = _build(Config, data, "")
     if "splits" not in data.get("eval", {}):
         held_out = environment_of(config.env.id).held_out
@@ -200,7 +222,7 @@ def _merge(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, A
         *parents, leaf = dotted.split(".")
         node = merged
         for parent in parents:
-            child = node.setdefault(parent, {})
+            child = node[parent] = {} if node.get(parent) is None else node[parent]
             if not isinstance(child, dict):
                 raise ConfigError(f"{dotted}: {parent!r} is a value, not a section.")
             node = child

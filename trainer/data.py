@@ -181,8 +181,8 @@ def make_segment(
     )
 
 
-def segments_from_turns(turns: Sequence[Turn]) -> list[Segment]:
-    """`window` context: one segment a turn, in the order of the turns.
+def segments_from_turns(turns: Sequence[Turn], first: int = 0) -> list[Segment]:
+    """`window` context: one segment a turn, in the order of the turns, numbered from `first`.
 
     Trained are the sampled ids and only those: a stop token counts if it was drawn, and is
     not added if it was not.
@@ -195,7 +195,7 @@ def segments_from_turns(turns: Sequence[Turn]) -> list[Segment]:
             turn=index,
             temperature=turn.temperature,
         )
-        for index, turn in enumerate(turns)
+        for index, turn in enumerate(turns, first)
     ]
 
 

@@ -18,12 +18,15 @@ from trainer.config import (
     Config,
     EnvConfig,
     EvalConfig,
+    FormatOnlyConfig,
     GeneratedConfig,
     ModelConfig,
+    ObjectiveConfig,
     OptimConfig,
     PromptConfig,
     RolloutConfig,
     RunConfig,
+    SeroConfig,
     WarmstartConfig,
 )
 
@@ -108,15 +111,12 @@ class DemoRecipe:
             start: a saved policy to start from; None: a fresh one after its warm start.
         """
         real = real_data()
-        auxiliary = {
-            Arm.WARM: AuxiliaryConfig(),
-            Arm.GRPO: AuxiliaryConfig(),
-            Arm.SERO: AuxiliaryConfig(name="sero", weight=self.sero_weight),
-            Arm.FORMAT: AuxiliaryConfig(name="format_only", weight=self.format_weight),
-            Arm.GRPO_FORMAT: AuxiliaryConfig(
-                name="format_only", weight=self.format_weight, keep_base=True
-            ),
-        }[arm]
+        auxiliary = AuxiliaryConfig()
+        if arm is Arm.SERO:
+            auxiliary = AuxiliaryConfig(sero=SeroConfig(weight=self.sero_weight))
+        elif arm in (Arm.FORMAT, Arm.GRPO_FORMAT):
+            control = FormatOnlyConfig(weight=self.format_weight)
+            auxiliary = AuxiliaryConfig(format_only=control)
         each = self.held_out // len(HELD_OUT)
         return Config(
             run=RunConfig(
@@ -147,6 +147,7 @@ class DemoRecipe:
                 seed=seed,
             ),
             rollout=RolloutConfig(tasks=self.tasks, rollouts=self.rollouts),
+            objective=ObjectiveConfig(name="none" if arm is Arm.FORMAT else "grpo"),
             auxiliary=auxiliary,
             optim=OptimConfig(
                 lr=self.lr,

@@ -1,9 +1,10 @@
-"""Learning from one iteration's turns and branches: advantages, losses, optimiser steps.
+"""Learning from one iteration's turns: advantages, losses, optimiser steps.
 
 Promises (tests/trainer/test_learner.py, test_sero_promises.py):
 
-1. The auxiliary objective touches neither advantages nor ratios nor KL. With weight 0, or
-   without a root, the parameters after a step are those of the base objective alone, bit for bit.
+1. An auxiliary objective is added to the loss and touches neither what was paid nor the KL. With
+   weight 0, or with nothing to learn from, the parameters after a step are those of the base
+   objective alone, bit for bit.
 2. An iteration takes `optim.steps` optimiser steps per epoch: turns are shuffled and cut into as
    many parts, roots likewise, and every part is normalised by its own counts.
 3. A step with nothing to learn from is skipped and counted, also where every advantage is 0:
@@ -15,29 +16,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from trainer import rng
-from trainer.auxiliary.format_control import format_row_coefficients
-from trainer.batch import advantages, partition, trained_turns
+from trainer.base_advantages import BaseAdvantages, base_advantages
+from trainer.batch import partition, trained_turns
 from trainer.config import Config
-from trainer.data import Segment, Turn, make_segment, segments_from_turns
+from trainer.data import Segment, Turn, segments_from_turns
+from trainer.methods.protocol import Method, PassLimits, Rollouts, Step
 from trainer.metrics import Phases, mean_or_none
 from trainer.optim import StepResult, build_optimizer, optimiser_step
-from trainer.rollout import Student
+from trainer.rollout import Student, Trajectory
 from trainer.rollout_metrics import step_metrics
-from trainer.update import (
-    AuxiliaryRow,
-    BaseStep,
-    LossStats,
-    auxiliary_backward,
-    base_backward,
-    contributing,
-    score_segments,
-)
+from trainer.update import BaseStep, LossStats, base_backward, contributing, score_segments
+
+if TYPE_CHECKING:
+    from trainer.critic import Critic
 
 __all__ = ["Counters", "Learner"]
 
@@ -56,6 +52,8 @@ class Learner:
 
     Args:
         reference: frozen policy for the KL term; needed if `objective.kl_coef` > 0.
+        methods: auxiliary objectives.
+        critic: value model; needed by the objectives that have one.
     """
 
     def __init__(
@@ -64,68 +62,105 @@ class Learner:
         model: nn.Module,
         student: Student,
         reference: nn.Module | None = None,
+        methods: Sequence[Method] = (),
+        critic: Critic | None = None,
     ) -> None:
         if reference is None and config.objective.kl_coef > 0:
             raise ValueError("objective.kl_coef > 0 needs a reference model.")
+        if critic is None and config.objective.has_critic:
+            raise ValueError(f"objective.name={config.objective.name} needs a critic.")
         self.config = config
         self.model = model
         self.student = student
         self.reference = reference
+        self.methods = tuple(methods)
+        self.critic = critic
         self.optimizer = build_optimizer(model, config.optim)
         self.counters = Counters()
+        self.limits = PassLimits(
+            config.optim.micro_batch_tokens, student.pad_id, config.run.dtype == "bfloat16"
+        )
 
     def learn(
-        self, iteration: int, turns: Sequence[Turn], roots: Sequence[Any], phases: Phases
+        self,
+        iteration: int,
+        turns: Sequence[Turn],
+        phases: Phases,
+        trajectories: Sequence[Trajectory] = (),
     ) -> dict[str, Any]:
         """All optimiser steps of one iteration; returns their metrics.
 
         Args:
             turns: of all groups; turns read from a file serve as well.
-            roots: scored branches (`trainer.branching.GrownRoot`); empty without SERO.
+            trajectories: that the turns are from; without them no method can play on.
         """
         c = self.config
-        with phases("advantages"):
-            adv_M = self.advantages(turns)
-        with phases("scoring"):
-            segments = self.segments(turns)
-            reference = self.reference_logprobs(segments)
-        stats = LossStats()
-        results: list[StepResult] = []
-        auxiliary_losses: list[float] = []
-        before = replace(self.counters)
         # Not in train mode: dropout would move ratios off 1 and draw from the global random state.
         self.model.eval()
+        with phases("scoring"):
+            segments = self.segments(turns)
+        with phases("branch"):
+            rollouts = Rollouts(iteration, turns, segments, trajectories)
+            for method in self.methods:
+                method.prepare(rollouts, self.model)
+        joined = [turn for method in self.methods for turn in method.joined()]
+        if joined:
+            turns = [*turns, *joined]
+            segments = [*segments, *segments_from_turns(joined, first=len(segments))]
+        with phases("scoring"):
+            reference = self.reference_logprobs(segments)
+            values = None if self.critic is None else self.critic.values(segments, self.limits)
+        with phases("advantages"):
+            found = self.advantages(turns, segments, values, reference)
+            tokens: Sequence[Tensor] = found.tokens
+            for method in self.methods:
+                tokens = method.shaped(tokens)
+        stats = LossStats()
+        results: list[StepResult] = []
+        losses: dict[str, list[float]] = {method.name: [] for method in self.methods}
+        before = replace(self.counters)
         with phases("update"):
             for epoch in range(c.optim.epochs):
-                parts = self._partition(len(turns), iteration, epoch, rng.SHUFFLE)
-                root_parts = self._partition(len(roots), iteration, epoch, "root-shuffle")
-                for part, root_part in zip(parts, root_parts, strict=True):
-                    base = BaseStep(
-                        [segments[i] for i in part],
-                        adv_M,
-                        None if reference is None else [reference[i] for i in part],
-                    )
-                    rows = self.auxiliary_rows(
-                        [turns[i] for i in part], [roots[i] for i in root_part]
-                    )
-                    results.append(self.step(base, rows, stats, auxiliary_losses))
-        losses = {**stats.metrics(), "loss/auxiliary": mean_or_none(auxiliary_losses)}
+                parts = self._partition(len(turns), iteration, epoch)
+                for index, part in enumerate(parts):
+                    step = Step(iteration, epoch, index, len(parts), tuple(part))
+                    base = self.base_step(step, segments, tokens, reference)
+                    results.append(self.step(base, step, stats, losses))
+                    if self.critic is not None and values is not None:
+                        self.critic.learn(part, segments, found, values, self.limits)
+            for method in self.methods:
+                method.finished_iteration(iteration, self.model)
         return {
-            # A step that is not finite is refused and counted; its loss has no value to log.
-            **{k: v if v is None or math.isfinite(v) else None for k, v in losses.items()},
+            **_finite(stats.metrics()),
+            **_finite(self._auxiliary_losses(losses)),
             **step_metrics(results),
-            "advantage_abs_mean": mean_or_none(adv_M.abs().tolist()),
+            "advantage_abs_mean": mean_or_none(
+                float(row[0].abs()) for row in tokens if row.numel()
+            ),
             "optimizer_steps": self.counters.optimizer_steps,
             "skipped_steps": self.counters.skipped_steps,
             "skipped_now": self.counters.skipped_steps - before.skipped_steps,
             "nonfinite_steps": self.counters.nonfinite_steps,
+            **({} if self.critic is None else self.critic.metrics()),
+            **{name: value for method in self.methods for name, value in method.metrics().items()},
         }
 
-    def advantages(self, turns: Sequence[Turn]) -> Tensor:
-        """float64 (M,): the base objective's, or zeros where rewards are switched off."""
-        if not self.config.base_active:
-            return torch.zeros(len(turns), dtype=torch.float64)
-        return advantages(turns, self.config.objective, self.config.rollout)
+    def advantages(
+        self,
+        turns: Sequence[Turn],
+        segments: Sequence[Segment],
+        values: Sequence[Tensor] | None = None,
+        reference: Sequence[Tensor] | None = None,
+    ) -> BaseAdvantages:
+        """The base objective's, one number a trained token."""
+        return base_advantages(
+            turns,
+            segments,
+            self.config.objective,
+            self.config.rollout,
+            values=values,
+            reference=reference,
+        )
 
     def segments(self, turns: Sequence[Turn]) -> list[Segment]:
         """One segment per turn, in order; turns that are left out get an empty mask."""
@@ -145,82 +180,86 @@ class Learner:
             return None
         return self._score(self.reference, segments) if self.config.base_active else None
 
-    def auxiliary_rows(self, turns: Sequence[Turn], roots: Sequence[Any]) -> list[AuxiliaryRow]:
-        """Rows of one optimiser step, from its own turns and roots."""
-        c = self.config.auxiliary
-        if c.name == "sero":
-            from trainer.branching import step_rows
-
-            return step_rows(roots, c)
-        return self._format_rows(turns) if c.name == "format_only" else []
+    def base_step(
+        self,
+        step: Step,
+        segments: Sequence[Segment],
+        advantages: Sequence[Tensor],
+        reference: Sequence[Tensor] | None,
+    ) -> BaseStep:
+        """What one optimiser step does with the policy's own tokens."""
+        terms = [method.token_term(step) for method in self.methods]
+        objective = self.config.objective
+        # A critic that knows nothing yet would teach the policy its own ignorance.
+        waits = objective.has_critic and step.iteration < objective.critic.warmup_iterations
+        scale = 1.0 if self.config.base_active and not waits else 0.0
+        for method in self.methods:
+            scale *= method.base_scale(step.iteration)
+        return BaseStep(
+            [segments[i] for i in step.turns],
+            step.turns,
+            [advantages[i] for i in step.turns],
+            None if reference is None else [reference[i] for i in step.turns],
+            [term for term in terms if term is not None],
+            scale,
+            self.config.rollout.max_new_tokens,
+        )
 
     def step(
         self,
         base: BaseStep,
-        rows: Sequence[AuxiliaryRow],
+        step: Step,
         stats: LossStats,
-        auxiliary_losses: list[float],
+        losses: dict[str, list[float]],
     ) -> StepResult:
-        """One optimiser step on one part of the turns and one part of the roots."""
+        """One optimiser step on one part of the turns, and of what methods have prepared."""
         c = self.config
-        limits: Any = {
-            "micro_batch_tokens": c.optim.micro_batch_tokens,
-            "pad_id": self.student.pad_id,
-            "bf16": c.run.dtype == "bfloat16",
-        }
+        due = [m for m in self.methods if m.weight > 0 and m.has_pass(step)]
 
         def base_pass() -> None:
-            length = c.rollout.max_new_tokens
-            base_backward(self.model, base, c.objective, length=length, stats=stats, **limits)
+            base_backward(self.model, base, c.objective, self.limits, stats)
 
         def auxiliary_pass() -> None:
-            loss = auxiliary_backward(self.model, rows, c.auxiliary.weight, **limits)
-            auxiliary_losses.append(loss)
+            for method in due:
+                losses[method.name].append(method.backward(self.model, step, self.limits))
 
-        use_base = self.config.base_active and bool(contributing(base, c.objective))
         result = optimiser_step(
             self.model,
             self.optimizer,
             c.optim,
             self.counters.optimizer_steps,
-            base_pass if use_base else None,
-            auxiliary_pass if rows and c.auxiliary.weight > 0 else None,
+            base_pass if contributing(base, c.objective) else None,
+            auxiliary_pass if due else None,
             measure=c.auxiliary.measure_gradients,
         )
         if result.stepped:
             self.counters.optimizer_steps += 1
+            for method in self.methods:
+                method.finished_step(self.model)
         elif result.finite:
             self.counters.skipped_steps += 1
         else:
             self.counters.nonfinite_steps += 1
         return result
 
-    def _format_rows(self, turns: Sequence[Turn]) -> list[AuxiliaryRow]:
-        """Format tokens (all but the command) of the step's own well-formed replies."""
-        segments = []
-        for turn in turns:
-            if turn.format_valid:
-                command = self.student.command_mask(turn.response_ids)
-                mask = [not inside for inside in command]
-                segments.append(make_segment(turn.prompt_ids, turn.response_ids, mask=mask))
-        counts = [segment.trained for segment in segments]
-        coefficients = format_row_coefficients(counts, n_rows=sum(n > 0 for n in counts))
-        return [
-            AuxiliaryRow(segment, coefficient)
-            for segment, coefficient in zip(segments, coefficients, strict=True)
-            if coefficient > 0.0
-        ]
+    def _auxiliary_losses(self, losses: dict[str, list[float]]) -> dict[str, float | None]:
+        """Mean loss of each method with a pass of its own, without weight, and their sum with."""
+        means = {method: mean_or_none(losses[method.name]) for method in self.methods}
+        weighted = [m.weight * mean for m, mean in means.items() if mean is not None]
+        named = {f"loss/{method.name}": mean for method, mean in means.items() if mean is not None}
+        return {**named, "loss/auxiliary": math.fsum(weighted) if weighted else None}
 
-    def _partition(self, n: int, iteration: int, epoch: int, purpose: str) -> list[list[int]]:
-        stream = rng.stream(self.config.run.seed, iteration, epoch, purpose=purpose)
+    def _partition(self, n: int, iteration: int, epoch: int) -> list[list[int]]:
+        stream = rng.stream(self.config.run.seed, iteration, epoch, purpose=rng.SHUFFLE)
         return partition(n, self.config.optim.steps, stream)
 
     def _score(self, model: nn.Module, segments: Sequence[Segment]) -> list[Tensor]:
-        c = self.config
-        bf16 = c.run.dtype == "bfloat16"
-        return score_segments(
-            model, segments, c.optim.micro_batch_tokens, self.student.pad_id, bf16
-        )
+        return score_segments(model, segments, self.limits)
+
+
+def _finite(losses: dict[str, float | None]) -> dict[str, float | None]:
+    """A step that is not finite is refused and counted; its loss has no value to log."""
+    return {k: v if v is None or math.isfinite(v) else None for k, v in losses.items()}
 
 
 def _untrained(segment: Segment) -> Segment:

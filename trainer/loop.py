@@ -19,31 +19,36 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainer.checkpoint import (
     Checkpoint,
     CheckpointError,
+    read_tensors,
     restore_optimizer,
     save_checkpoint,
 )
 from trainer.config import Config, config_hash, resolve
+from trainer.critic import make_critic
 from trainer.data import Turn, write_turns
 from trainer.environments import TaskSet
 from trainer.evaluate import evaluate
 from trainer.generation.base import Sampler
 from trainer.generation.hf import HFSampler
 from trainer.learner import Counters, Learner
+from trainer.methods.protocol import Method, Setup
 from trainer.metrics import MetricsLog, Phases
 from trainer.models.tiny import load_policy, save_policy
 from trainer.resume import checkpoint_to_resume, cut_logs, set_aside
-from trainer.rollout import Episode, PlaySettings, Trajectory, play
+from trainer.rollout import Episode, PlaySettings, TextEnvironment, Trajectory, play
 from trainer.rollout_metrics import rollout_metrics
 from trainer.run_folder import RunFolder, RunFolderError, dtype_of, make_student, usable_device
 from trainer.runinfo import run_info, write_json
 from trainer.worlds import check_splits, make_env, open_tasks, split_tasks, spread, tasks_at
 
 __all__ = ["TrainResult", "Trainer", "train"]
+
+CRITIC_FILE = "critic"
 
 OnIteration = Callable[[Mapping[str, Any]], None]
 OnWarmstart = Callable[[int, float], None]
@@ -73,7 +78,6 @@ class Trainer:
         self.folder = folder
         self.task_set = open_tasks(config.env) if task_set is None else task_set
         self.student = make_student(config, model, tokenizer)
-        self.learner = Learner(config, model, self.student, reference)
         # Weights are trained in float32: a step of 1e-6 is lost in bfloat16. What samples is a
         # rounded copy, which costs half the memory and time of its own.
         self.acting = model if config.run.dtype == "float32" else _rounded(model)
@@ -84,14 +88,21 @@ class Trainer:
         count = config.rollout.tasks * config.rollout.rollouts
         self.envs = [make_env(config.env, self.task_set, config.env.split) for _ in range(count)]
         self.phases = Phases()
-        self.brancher: Any = None
-        if config.auxiliary.name == "sero":
-            # The one place where training reaches for oracles; evaluation never gets here.
-            from trainer.branching import Brancher
+        self.methods = self._methods(model)
+        critic = make_critic(config, model) if config.objective.has_critic else None
+        self.learner = Learner(config, model, self.student, reference, self.methods, critic)
 
-            # An environment of its own: branches never disturb a rollout.
-            env = make_env(config.env, self.task_set, config.env.split)
-            self.brancher = Brancher(config, env, self.student)
+    def _methods(self, model: nn.Module) -> list[Method]:
+        c = self.config
+        if not any(True for _ in c.auxiliary.active()):
+            return []
+        # The one place where training may reach for oracles; evaluation never gets here.
+        from trainer.methods.registry import make_methods
+
+        def new_env() -> TextEnvironment:
+            return make_env(c.env, self.task_set, c.env.split)
+
+        return make_methods(Setup(c, self.student, model, new_env, self.sampler))
 
     def iterate(self, iteration: int) -> dict[str, Any]:
         """One iteration; returns its metrics."""
@@ -99,15 +110,11 @@ class Trainer:
         self.phases = Phases()
         with self.phases("collect"):
             trajectories = self.collect(iteration)
-        with self.phases("branch"):
-            roots = self.branch(iteration, trajectories)
         turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-        learned = self.learner.learn(iteration, turns, roots, self.phases)
+        learned = self.learner.learn(iteration, turns, self.phases, trajectories)
         with self.phases("record"):
-            self.record(iteration, trajectories, turns, roots)
+            self.record(iteration, trajectories, turns)
         metrics = {"iteration": iteration, **rollout_metrics(trajectories, turns), **learned}
-        if self.brancher is not None:
-            metrics |= self.brancher.metrics(roots)
         metrics |= {f"time/{name}": seconds for name, seconds in self.phases.seconds.items()}
         metrics["iteration_s"] = time.perf_counter() - start
         tokens = metrics["prompt_tokens"] + metrics["response_tokens"]
@@ -128,7 +135,7 @@ class Trainer:
             c.rollout.max_new_tokens,
             c.rollout.temperature,
             policy_version=self.learner.counters.optimizer_steps,
-            snapshots=self.brancher is not None or c.run.save_turns,
+            snapshots=bool(self.methods) or c.run.save_turns,
             provenance={"prompt_hash": self.student.template.hash},
         )
         return play(episodes, self.envs, self.student, self.sampler, settings)
@@ -141,24 +148,17 @@ class Trainer:
                 for acting, trained in pairs:
                     acting.copy_(trained)
 
-    def branch(self, iteration: int, trajectories: Sequence[Trajectory]) -> list[Any]:
-        """SERO's roots, grown and scored under the weights that made the rollouts."""
-        if self.brancher is None:
-            return []
-        roots: list[Any] = self.brancher.branch(iteration, trajectories, self.learner.model)
-        return roots
-
     def record(
         self,
         iteration: int,
         trajectories: Sequence[Trajectory],
         turns: Sequence[Turn],
-        roots: Sequence[Any],
     ) -> None:
-        """Writes what happened: roots, and the turns if asked for."""
-        if roots:
+        """Writes what happened: roots of oracle branches, and the turns if asked for."""
+        records = [record for method in self.methods for record in method.records(trajectories)]
+        if records:
             log = MetricsLog(self.folder.roots)
-            for record in self.brancher.records(roots, trajectories):
+            for record in records:
                 log.write({"iteration": iteration, **record})
         if self.config.run.save_turns:
             snapshots = [s for trajectory in trajectories for s in trajectory.snapshots]
@@ -205,7 +205,16 @@ class Trainer:
                 "skipped_steps": counters.skipped_steps,
                 "nonfinite_steps": counters.nonfinite_steps,
             },
+            others=self._others(),
         )
+
+    def _others(self) -> dict[str, Mapping[str, Tensor]]:
+        """What a checkpoint holds besides the policy, by the name of its file."""
+        critic = self.learner.critic
+        others = {method.name: method.state() for method in self.methods}
+        if critic is not None:
+            others[CRITIC_FILE] = critic.state()
+        return {name: tensors for name, tensors in others.items() if tensors}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Optimiser and counters of a checkpoint; the model was loaded from its folder."""
@@ -222,6 +231,20 @@ class Trainer:
             )
         restore_optimizer(checkpoint, self.learner.model, self.learner.optimizer)
         self.learner.counters = counters
+        critic = self.learner.critic
+        keepers: list[tuple[str, Any]] = [(method.name, method) for method in self.methods]
+        if critic is not None:
+            keepers.append((CRITIC_FILE, critic))
+        for name, keeper in keepers:
+            path = checkpoint.path / f"{name}.safetensors"
+            if not path.exists() and not keeper.state():
+                continue
+            try:
+                keeper.load_state(read_tensors(path))
+            except ValueError as error:
+                raise CheckpointError(
+                    f"{path}: {error}. Resume with the config of the run."
+                ) from error
 
 
 @dataclass(frozen=True, slots=True)

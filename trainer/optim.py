@@ -36,11 +36,16 @@ class StepResult:
         return self.auxiliary_norm / self.base_norm
 
 
-def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW over all trainable parameters (published: weight decay 0.01 on all of them)."""
+def build_optimizer(
+    model: nn.Module, config: OptimConfig, lr: float | None = None
+) -> torch.optim.AdamW:
+    """AdamW over all trainable parameters (published: weight decay 0.01 on all of them).
+
+    `lr` None: that of the config.
+    """
     return torch.optim.AdamW(
         [p for p in model.parameters() if p.requires_grad],
-        lr=config.lr,
+        lr=config.lr if lr is None else lr,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
         weight_decay=config.weight_decay,

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer.data import Segment
 from trainer.models.lean import lean_of
+from trainer.objectives.entropy import token_entropy
 
 # Above this many logits the head runs in pieces that are recomputed in the backward pass.
 _CHUNK_LOGITS = 1 << 26
@@ -132,25 +133,6 @@ def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     return batches
 
 
-def per_token(values_M: Tensor, batch: SegmentBatch) -> Tensor:
-    """Spread one value a turn (M,) over the trained tokens (B, T); 0 where none is trained.
-
-    Raises:
-        ValueError: a trained token has no turn in `values_M`.
-    """
-    if values_M.dim() != 1:
-        raise ValueError(f"values_M has shape {tuple(values_M.shape)}; expected (M,)")
-    turn = batch.turn_B_T
-    if bool(((turn < 0) | (turn >= values_M.shape[0]))[batch.mask_B_T].any()):
-        raise ValueError(
-            f"a trained token belongs to no turn: indices must be in 0..{values_M.shape[0] - 1}"
-        )
-    if values_M.shape[0] == 0:
-        return values_M.new_zeros(turn.shape).to(turn.device)
-    spread = values_M.to(turn.device)[turn.clamp(min=0)]
-    return torch.where(batch.mask_B_T, spread, torch.zeros_like(spread))
-
-
 def token_logprobs(
     model: nn.Module, batch: SegmentBatch, *, entropy: bool = False
 ) -> TokenLogprobs:
@@ -168,29 +150,66 @@ def token_logprobs(
         `TokenLogprobs` of float32 (B, T).
     """
     mask = batch.mask_B_T
-    rows = torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)[mask]
-    before = batch.position_B_T[mask] - 1
     labels = batch.labels_B_T[mask]
-    temperature = batch.temperature_B[rows]
-    lean = lean_of(model)
-    body, head = (None, None) if lean is not None else body_and_head(model)
-    if lean is not None:
-        hidden = lean.hidden_at(batch.ids_B_L, (batch.position_B_T - 1).clamp(min=0))[mask]
-        logprobs, entropies = _head_in_chunks(hidden, labels, temperature, lean.head, entropy)
-    elif body is not None and head is not None:
-        hidden = body(input_ids=batch.ids_B_L, use_cache=False).last_hidden_state[rows, before]
+    temperature = batch.temperature_B[_rows(batch)]
+    found = token_hidden(model, batch)
+    if found is not None:
+        hidden, head = found
         logprobs, entropies = _head_in_chunks(hidden, labels, temperature, head, entropy)
     else:
-        columns, where = torch.unique(before, return_inverse=True)
-        logits = model(input_ids=batch.ids_B_L, use_cache=False, logits_to_keep=columns).logits[
-            rows, where
-        ]
-        logprobs, entropies = _score(logits, labels, temperature, entropy)
+        logprobs, entropies = _score(_whole_logits(model, batch), labels, temperature, entropy)
     blank = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
     return TokenLogprobs(
         blank.masked_scatter(mask, logprobs),
         blank.masked_scatter(mask, entropies) if entropy else None,
     )
+
+
+def token_distributions(model: nn.Module, batch: SegmentBatch) -> Tensor:
+    """log pi(. | what stands before it) at every trained token: float32 (N, V).
+
+    N counts the trained tokens, row by row as `batch.mask_B_T` selects them. Of the whole
+    vocabulary, so for few tokens at a time; `token_logprobs` never makes such a tensor.
+    """
+    found = token_hidden(model, batch)
+    logits = _whole_logits(model, batch) if found is None else found[1](found[0])
+    scaled = logits.float() / batch.temperature_B[_rows(batch)][:, None]
+    return scaled.log_softmax(dim=-1)
+
+
+def token_hidden(
+    model: nn.Module, batch: SegmentBatch
+) -> tuple[Tensor, Callable[[Tensor], Tensor]] | None:
+    """Last hidden states before every trained token, (N, H), and the head that reads them.
+
+    None where a model's logits are more than head(hidden).
+    """
+    mask = batch.mask_B_T
+    lean = lean_of(model)
+    if lean is not None:
+        hidden = lean.hidden_at(batch.ids_B_L, (batch.position_B_T - 1).clamp(min=0))[mask]
+        return hidden, lean.head
+    body, head = body_and_head(model)
+    if body is None or head is None:
+        return None
+    hidden = body(input_ids=batch.ids_B_L, use_cache=False).last_hidden_state
+    return hidden[_rows(batch), batch.position_B_T[mask] - 1], head
+
+
+def _rows(batch: SegmentBatch) -> Tensor:
+    """Row of each trained token, (N,)."""
+    mask = batch.mask_B_T
+    return torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)[mask]
+
+
+def _whole_logits(model: nn.Module, batch: SegmentBatch) -> Tensor:
+    """(N, V) logits from the model's own head."""
+    before = batch.position_B_T[batch.mask_B_T] - 1
+    columns, where = torch.unique(before, return_inverse=True)
+    logits: Tensor = model(input_ids=batch.ids_B_L, use_cache=False, logits_to_keep=columns).logits[
+        _rows(batch), where
+    ]
+    return logits
 
 
 def _score(
@@ -202,9 +221,7 @@ def _score(
     logprobs = scaled.gather(-1, labels_N[:, None]).squeeze(-1) - norm
     if not entropy:
         return logprobs, logprobs.new_zeros(0)
-    # Not norm - sum(p * logit): that subtracts two large numbers where logits are large.
-    every = scaled - norm[:, None]
-    return logprobs, -(every.exp() * every).sum(-1)
+    return logprobs, token_entropy(scaled)
 
 
 def _head_in_chunks(

@@ -1,24 +1,40 @@
-"""Backward passes of one optimiser step: the base loss and the auxiliary rows.
+"""Backward passes of one optimiser step: the base loss, and rows of an auxiliary one.
 
 Both are sums over micro-batches with coefficients made from the counts of the whole step, so how
 the rows are cut changes nothing beyond floating point (see `trainer.objectives.aggregate`).
 
-Axis letters: M turns, B segments, T tokens.
+Axis letters: M turns, B segments, T tokens, R trained tokens of one segment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trainer.auxiliary.sero import weighted_nll
 from trainer.config import ObjectiveConfig
 from trainer.data import Segment
-from trainer.objectives import Denominators, PolicyStats, aggregate, kl_loss, policy_loss
-from trainer.policy import collate, evaluation_mode, micro_batches, per_token, token_logprobs
+from trainer.methods.protocol import PassLimits, TokenTerm
+from trainer.objectives import (
+    Denominators,
+    PolicyStats,
+    kl_loss,
+    policy_loss,
+    weighted_nll,
+)
+from trainer.objectives.entropy import entropy_loss
+from trainer.objectives.gspo import gspo_loss
+from trainer.policy import (
+    SegmentBatch,
+    collate,
+    evaluation_mode,
+    micro_batches,
+    pad_rows,
+    token_logprobs,
+)
 
 __all__ = [
     "AuxiliaryRow",
@@ -26,6 +42,9 @@ __all__ = [
     "LossStats",
     "auxiliary_backward",
     "base_backward",
+    "contributing",
+    "pad_like",
+    "precision",
     "score_segments",
     "step_counts",
 ]
@@ -41,18 +60,26 @@ class AuxiliaryRow:
 
 @dataclass(frozen=True, slots=True)
 class BaseStep:
-    """The base loss of one optimiser step.
+    """What one optimiser step does with the policy's own sampled tokens.
 
     Attributes:
-        segments: the step's segments; `token_turn` indexes `advantages_M`.
-        advantages_M: float64 (M,), all turns of the iteration.
-        reference: log-probs of the reference policy for each segment's trained tokens, in the
-            order of `segments`; None where KL is off.
+        segments: the step's segments.
+        turns: their turns' indices in the iteration.
+        advantages: float64 (R,) for each segment, one number a trained token.
+        reference: log-probs of the reference policy for each segment's trained tokens; None where
+            KL is off.
+        terms: what auxiliary objectives add.
+        scale: factor of the base loss (not of the terms).
+        length: the constant length of the aggregations that divide by one.
     """
 
     segments: Sequence[Segment]
-    advantages_M: Tensor
+    turns: Sequence[int]
+    advantages: Sequence[Tensor]
     reference: Sequence[Tensor] | None = None
+    terms: Sequence[TokenTerm] = ()
+    scale: float = 1.0
+    length: int | None = None
 
 
 @dataclass(slots=True)
@@ -86,7 +113,7 @@ class LossStats:
         }
 
 
-def step_counts(segments: Sequence[Segment], length: int) -> Denominators:
+def step_counts(segments: Sequence[Segment], length: int | None) -> Denominators:
     """True counts of one optimiser step, rows with zero advantage included."""
     trained = [segment.trained for segment in segments]
     return Denominators(sum(trained), sum(n > 0 for n in trained), length)
@@ -96,21 +123,18 @@ def contributing(step: BaseStep, config: ObjectiveConfig) -> list[int]:
     """Rows that can move a parameter.
 
     Without KL and entropy terms a row whose advantages are all exactly 0 has exactly zero
-    gradient; it counts in the denominators and needs no forward pass.
+    gradient; it counts in the denominators and needs no forward pass, unless a term wants one.
     """
-    everything = config.kl_coef > 0 or config.entropy_coef > 0
-    advantages = step.advantages_M.tolist()
+    regularised = config.kl_in_loss or config.entropy_coef > 0
+    everything = regularised and config.name != "none" and step.scale != 0.0
     return [
         index
         for index, segment in enumerate(step.segments)
         if segment.trained
         and (
             everything
-            or any(
-                advantages[turn] != 0.0
-                for turn, keep in zip(segment.token_turn, segment.loss_mask, strict=True)
-                if keep
-            )
+            or (step.scale != 0.0 and bool((step.advantages[index] != 0.0).any()))
+            or any(term.needs(step.turns[index]) for term in step.terms)
         )
     ]
 
@@ -119,87 +143,106 @@ def base_backward(
     model: nn.Module,
     step: BaseStep,
     config: ObjectiveConfig,
-    *,
-    length: int,
-    micro_batch_tokens: int,
-    pad_id: int,
+    limits: PassLimits,
     stats: LossStats,
-    bf16: bool = False,
 ) -> None:
-    """Accumulates the gradient of the base loss of one optimiser step.
+    """Accumulates the gradient of the base loss of one optimiser step, and of the terms in it.
 
-        L = L_policy + kl_coef * KL - entropy_coef * H
+        L = scale * (L_policy + kl_coef * KL - entropy_coef * H) + sum of terms
 
-    Args:
-        length: the constant length of the aggregations that divide by one.
-        stats: updated in place.
-        bf16: compute the forward pass in bfloat16; weights, log-probs and loss are float32.
+    `stats` is updated in place.
     """
     stats.steps += 1
     rows = contributing(step, config)
-    counts = step_counts(step.segments, length)
+    counts = step_counts(step.segments, step.length)
     device = next(model.parameters()).device
     lengths = [len(step.segments[i].ids) for i in rows]
-    for micro in micro_batches(lengths, micro_batch_tokens):
+    for micro in micro_batches(lengths, limits.micro_batch_tokens):
         chosen = [rows[i] for i in micro]
-        batch = collate([step.segments[i] for i in chosen], pad_id=pad_id, device=device)
-        with _precision(device, bf16):
+        batch = collate([step.segments[i] for i in chosen], pad_id=limits.pad_id, device=device)
+        turns_B = [step.turns[i] for i in chosen]
+        with precision(device, limits.bf16):
             new_B_T, entropy_B_T = token_logprobs(model, batch, entropy=config.entropy_coef > 0)
-        loss, policy = policy_loss(
-            new_B_T,
-            batch.old_B_T,
-            per_token(step.advantages_M, batch).to(new_B_T.dtype),
-            batch.mask_B_T,
-            clip_low=config.clip_low,
-            clip_high=config.clip_high,
-            dual_clip=config.dual_clip,
-            aggregation=config.aggregation,
-            denominators=counts,
-        )
-        stats.add(policy)
-        stats.policy_loss += float(loss.detach())
-        if config.kl_coef > 0:
-            assert step.reference is not None
-            reference_B_T = torch.zeros_like(new_B_T)
-            for row, index in enumerate(chosen):
-                values = step.reference[index]
-                reference_B_T[row, : len(values)] = values.to(device)
-            kl = kl_loss(
-                new_B_T,
-                reference_B_T,
-                batch.mask_B_T,
-                kind=config.kl_kind,
-                aggregation=config.aggregation,
-                denominators=counts,
-            )
-            stats.kl_loss += float(kl.detach())
-            loss = loss + config.kl_coef * kl
-        if entropy_B_T is not None:
-            entropy = aggregate(entropy_B_T, batch.mask_B_T, config.aggregation, counts)
-            stats.entropy += float(entropy.detach())
-            loss = loss - config.entropy_coef * entropy
+        adv_B_T = pad_like([step.advantages[i] for i in chosen], new_B_T)
+        for term in step.terms:
+            adv_B_T = term.advantages(adv_B_T, new_B_T.detach(), batch, turns_B)
+        loss = _base_loss(step, config, counts, batch, chosen, new_B_T, entropy_B_T, adv_B_T, stats)
+        for term in step.terms:
+            extra = term.loss(new_B_T, batch, turns_B)
+            if extra is not None:
+                loss = loss + extra
         loss.backward()  # type: ignore[no-untyped-call]
 
 
+def _base_loss(
+    step: BaseStep,
+    config: ObjectiveConfig,
+    counts: Denominators,
+    batch: SegmentBatch,
+    chosen: Sequence[int],
+    new_B_T: Tensor,
+    entropy_B_T: Tensor | None,
+    adv_B_T: Tensor,
+    stats: LossStats,
+) -> Tensor:
+    clip: Any = {"clip_low": config.clip_low, "clip_high": config.clip_high}
+    tokens = new_B_T, batch.old_B_T, adv_B_T, batch.mask_B_T
+    if config.ratio == "sequence":
+        loss, policy = gspo_loss(*tokens, denominators=counts, **clip)
+    else:
+        loss, policy = policy_loss(
+            *tokens,
+            dual_clip=config.dual_clip,
+            aggregation=config.aggregation,
+            denominators=counts,
+            **clip,
+        )
+    stats.add(policy)
+    stats.policy_loss += float(loss.detach())
+    if config.kl_in_loss:
+        assert step.reference is not None
+        kl = kl_loss(
+            new_B_T,
+            pad_like([step.reference[i] for i in chosen], new_B_T),
+            batch.mask_B_T,
+            kind=config.kl_kind,
+            aggregation=config.aggregation,
+            denominators=counts,
+        )
+        stats.kl_loss += float(kl.detach())
+        loss = loss + config.kl_coef * kl
+    if entropy_B_T is not None:
+        bonus = entropy_loss(
+            entropy_B_T, batch.mask_B_T, aggregation=config.aggregation, denominators=counts
+        )
+        stats.entropy -= float(bonus.detach())
+        loss = loss + config.entropy_coef * bonus
+    return loss if step.scale == 1.0 else step.scale * loss
+
+
+def pad_like(rows: Sequence[Tensor], like_B_T: Tensor) -> Tensor:
+    """Ragged rows as (B, T) in the dtype and on the device of `like_B_T`, padded with 0."""
+    return pad_rows(
+        [row.tolist() for row in rows],
+        like_B_T.dtype,
+        width=like_B_T.shape[1],
+        device=like_B_T.device,
+    )
+
+
 def auxiliary_backward(
-    model: nn.Module,
-    rows: Sequence[AuxiliaryRow],
-    weight: float,
-    *,
-    micro_batch_tokens: int,
-    pad_id: int,
-    bf16: bool = False,
+    model: nn.Module, rows: Sequence[AuxiliaryRow], weight: float, limits: PassLimits
 ) -> float:
     """Accumulates the gradient of weight * sum of coefficient * NLL; returns the unweighted sum."""
     device = next(model.parameters()).device
     total = 0.0
-    for micro in micro_batches([len(row.segment.ids) for row in rows], micro_batch_tokens):
+    for micro in micro_batches([len(row.segment.ids) for row in rows], limits.micro_batch_tokens):
         chosen = [rows[i] for i in micro]
-        batch = collate([row.segment for row in chosen], pad_id=pad_id, device=device)
+        batch = collate([row.segment for row in chosen], pad_id=limits.pad_id, device=device)
         coefficients = torch.tensor(
             [row.coefficient for row in chosen], dtype=torch.float64, device=device
         )
-        with _precision(device, bf16):
+        with precision(device, limits.bf16):
             logprobs = token_logprobs(model, batch).logprobs
         loss = weighted_nll(logprobs, batch.mask_B_T, coefficients)
         total += float(loss.detach())
@@ -208,11 +251,7 @@ def auxiliary_backward(
 
 
 def score_segments(
-    model: nn.Module,
-    segments: Sequence[Segment],
-    micro_batch_tokens: int,
-    pad_id: int,
-    bf16: bool = False,
+    model: nn.Module, segments: Sequence[Segment], limits: PassLimits
 ) -> list[Tensor]:
     """Log-probs of each segment's trained tokens under frozen weights, float32 on the CPU.
 
@@ -221,14 +260,15 @@ def score_segments(
     device = next(model.parameters()).device
     result: list[Tensor] = [torch.empty(0)] * len(segments)
     with evaluation_mode(model), torch.no_grad():
-        for micro in micro_batches([len(s.ids) for s in segments], micro_batch_tokens):
-            batch = collate([segments[i] for i in micro], pad_id=pad_id, device=device)
-            with _precision(device, bf16):
+        for micro in micro_batches([len(s.ids) for s in segments], limits.micro_batch_tokens):
+            batch = collate([segments[i] for i in micro], pad_id=limits.pad_id, device=device)
+            with precision(device, limits.bf16):
                 logprobs = token_logprobs(model, batch).logprobs.cpu()
             for row, index in enumerate(micro):
                 result[index] = logprobs[row, : segments[index].trained].clone()
     return result
 
 
-def _precision(device: torch.device, bf16: bool) -> torch.autocast:
+def precision(device: torch.device, bf16: bool) -> torch.autocast:
+    """Forward passes in bfloat16 if asked for; weights, log-probs and loss are float32."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16)

@@ -11,6 +11,8 @@ from tests.trainer import small
 from trainer.config import Config
 from trainer.data import read_turns
 from trainer.learner import Learner
+from trainer.methods.protocol import Setup
+from trainer.methods.registry import make_methods
 from trainer.metrics import Phases
 from trainer.models.tiny import save_policy
 from trainer.run_folder import load_trained
@@ -46,4 +48,6 @@ def mixed(config: Config) -> list[Any]:
 
 
 def learn(config: Config, turns: list[Any], model: Any, **kwargs: Any) -> dict[str, Any]:
-    return Learner(config, model, small.student(config), **kwargs).learn(0, turns, [], Phases())
+    student = small.student(config)
+    methods = make_methods(Setup(config, student, model))
+    return Learner(config, model, student, methods=methods, **kwargs).learn(0, turns, Phases())

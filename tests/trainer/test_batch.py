@@ -7,7 +7,8 @@ import torch
 
 from agent_envs.prompting.history import History
 from tests.trainer import small
-from trainer.batch import advantages, constant_groups, partition, trained_turns
+from trainer.base_advantages import turn_advantages
+from trainer.batch import constant_groups, partition, trained_turns
 from trainer.rng import stream
 from trainer.rollout import Episode, Trajectory
 from trainer.rollout_metrics import rollout_metrics
@@ -31,7 +32,7 @@ def test_advantages_of_a_mixed_group_by_hand() -> None:
     scores = torch.tensor([9.9, 10.0, 0.0, 0.0], dtype=torch.float64)
     z = (scores - scores.mean()) / (scores.std() + 1e-6)
     expected = torch.stack([z[0], z[0], z[1], z[2], z[3], z[3]])
-    torch.testing.assert_close(advantages(turns, config.objective, config.rollout), expected)
+    torch.testing.assert_close(turn_advantages(turns, config.objective, config.rollout), expected)
 
 
 def test_constant_groups_can_be_dropped_despite_format_penalties() -> None:
@@ -40,8 +41,8 @@ def test_constant_groups_can_be_dropped_despite_format_penalties() -> None:
     turns = [make_turn(tid=str(i), done=True, format_valid=i > 0) for i in range(3)]
     keep = small.small_config()
     drop = small.small_config(objective__drop_constant_groups=True)
-    assert advantages(turns, keep.objective, keep.rollout)[0] < -1
-    assert advantages(turns, drop.objective, drop.rollout).tolist() == [0.0, 0.0, 0.0]
+    assert turn_advantages(turns, keep.objective, keep.rollout)[0] < -1
+    assert turn_advantages(turns, drop.objective, drop.rollout).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_graded_rewards_make_groups_of_equal_success_differ() -> None:
@@ -51,7 +52,7 @@ def test_graded_rewards_make_groups_of_equal_success_differ() -> None:
     config = small.small_config(rollout__reward="env", objective__drop_constant_groups=True)
     # 10 * (0.5, 0, 0.5): mean 10/3, standard deviation 5 / sqrt(3)
     expected = torch.tensor([0.57735, -1.15470, 0.57735], dtype=torch.float64)
-    advantage = advantages(paid, config.objective, config.rollout)
+    advantage = turn_advantages(paid, config.objective, config.rollout)
     torch.testing.assert_close(advantage, expected, atol=1e-5, rtol=0)
     assert constant_groups(paid) == {"g0"}
     assert constant_groups(paid, "env") == frozenset()

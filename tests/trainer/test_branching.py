@@ -19,8 +19,13 @@ from trainer.worlds import make_env, split_tasks
 
 
 def _brancher(**overrides: object) -> Brancher:
-    config = small.small_config(auxiliary__name="sero", env__max_steps=12, **overrides)
-    return Brancher(config, make_env(config.env, small.games(), "train"), small.student(config))
+    config = small.small_config(auxiliary__sero={}, env__max_steps=12, **overrides)
+    return Brancher(
+        config,
+        config.auxiliary.sero,
+        make_env(config.env, small.games(), "train"),
+        small.student(config),
+    )
 
 
 def _grow(brancher: Brancher, choice: RootChoice, trajectory: Trajectory) -> branching.GrownRoot:
@@ -30,7 +35,7 @@ def _grow(brancher: Brancher, choice: RootChoice, trajectory: Trajectory) -> bra
         brancher.env,
         brancher.oracle,
         brancher.student,
-        brancher.config.auxiliary,
+        brancher.config.auxiliary.sero,
         brancher.config.rollout.max_new_tokens,
     )
 
@@ -49,7 +54,7 @@ def test_roots_come_from_failed_rollouts_and_from_their_own_stream() -> None:
         outcomes[t.episode.uid].add(t.success)
     assert {True, False} in outcomes.values(), "a mixed group is needed"
     eligible = [uid for uid, seen in outcomes.items() if False in seen]
-    roots = select_roots(trajectories, brancher.config.auxiliary, 0, 0)
+    roots = select_roots(trajectories, brancher.config.auxiliary.sero, 0, 0)
     assert [trajectories[r.index].episode.uid for r in roots] == eligible
     for root in roots:
         assert not trajectories[root.index].success
@@ -57,7 +62,7 @@ def test_roots_come_from_failed_rollouts_and_from_their_own_stream() -> None:
     # A group's draw depends on its key alone, not on the groups beside it.
     last = [t for t in trajectories if t.episode.uid == eligible[-1]]
     offset = trajectories.index(last[0])
-    alone = select_roots(last, brancher.config.auxiliary, 0, 0)
+    alone = select_roots(last, brancher.config.auxiliary.sero, 0, 0)
     assert [(r.index + offset, r.t) for r in alone] == [(roots[-1].index, roots[-1].t)]
     u1, u2 = rng.stream(0, 0, eligible[-1], purpose=rng.ROOT).random(2)
     failed = [t for t in last if not t.success]
@@ -67,11 +72,11 @@ def test_roots_come_from_failed_rollouts_and_from_their_own_stream() -> None:
 
 
 def test_all_rollouts_and_steps_are_chosen_about_equally_often() -> None:
-    config = small.small_config(auxiliary__name="sero")
+    config = small.small_config(auxiliary__sero={})
     trajectories = small.rollouts(config, small.CommandSampler(lambda r, p: "look"))[:3]
     counts: Counter[tuple[int, int]] = Counter()
     for iteration in range(600):
-        (root,) = select_roots(trajectories, config.auxiliary, 0, iteration)
+        (root,) = select_roots(trajectories, config.auxiliary.sero, 0, iteration)
         counts[root.index, root.t] += 1
     # 18 states, 33.3 each, standard deviation 5.6
     assert len(counts) == 18
@@ -161,7 +166,7 @@ def test_a_plan_that_does_not_fit_the_shared_horizon_gives_no_gate() -> None:
 
 
 def test_a_successful_rollout_leaves_nothing_to_gain() -> None:
-    brancher = _brancher(auxiliary__pool="any")
+    brancher = _brancher(auxiliary__sero__pool="any")
     sampler = small.CommandSampler(lambda request, prompt: small.walkthroughs()[prompt])
     (trajectory, *_) = small.rollouts(brancher.config, sampler)
     assert trajectory.success
@@ -204,12 +209,12 @@ def test_z_is_the_geometric_mean_of_the_command_under_the_frozen_policy() -> Non
 
 
 def test_rows_are_normalised_by_the_roots_of_their_own_step() -> None:
-    brancher = _brancher(auxiliary__w_min=0.0)
+    brancher = _brancher(auxiliary__sero__w_min=0.0)
     trajectories = small.rollouts(brancher.config, small.CommandSampler(lambda r, p: "look"))
     roots = brancher.branch(0, trajectories, small.model())
     assert len(roots) == 2
-    both = step_rows(roots, brancher.config.auxiliary)
-    alone = step_rows(roots[:1], brancher.config.auxiliary)
+    both = step_rows(roots, brancher.config.auxiliary.sero)
+    alone = step_rows(roots[:1], brancher.config.auxiliary.sero)
     assert len(alone) == len(roots[0].rows)
     for one, two in zip(alone, both, strict=False):
         assert one.segment == two.segment
@@ -221,10 +226,12 @@ def test_rows_are_normalised_by_the_roots_of_their_own_step() -> None:
 
 
 def test_light_rows_are_pruned_and_their_mass_is_reported() -> None:
-    brancher = _brancher(auxiliary__w_min=0.5, auxiliary__rule="depth", auxiliary__delta=0.6)
+    brancher = _brancher(
+        auxiliary__sero__w_min=0.5, auxiliary__sero__rule="depth", auxiliary__sero__delta=0.6
+    )
     trajectories = small.rollouts(brancher.config, small.CommandSampler(lambda r, p: "look"))
     roots = brancher.branch(0, trajectories, small.model())
-    config = brancher.config.auxiliary
+    config = brancher.config.auxiliary.sero
     assert len(step_rows(roots, config)) == 2 * len(roots)  # weights 1 and 0.6 stay
     metrics = branch_metrics(roots, config, 2)
     mass = sum(0.6**k for root in roots for k in range(2, len(root.rows)))
@@ -235,4 +242,4 @@ def test_light_rows_are_pruned_and_their_mass_is_reported() -> None:
 
 def test_unknown_oracle_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'plannner'"):
-        _brancher(auxiliary__oracle="plannner")
+        _brancher(auxiliary__sero__oracle="plannner")

@@ -23,7 +23,6 @@ LAMP: dict[str, Any] = {
     **{key: value for key, value in small.BASE.items() if not key.startswith(("env.", "eval."))},
     "env.id": lamp_world.ENV_ID,
     "env.max_steps": 8,
-    "auxiliary.name": "sero",
     "eval.initial": False,
     "run.iterations": 2,
 }
@@ -34,7 +33,7 @@ def lamp_config(**overrides: Any) -> Config:
 
 
 def test_a_foreign_environment_trains_branches_and_is_evaluated(tmp_path: Path) -> None:
-    config = lamp_config()
+    config = lamp_config(auxiliary__sero={})
     result = train(config, tmp_path / "run")
     assert [m["iteration"] for m in result.metrics] == [0, 1]
     assert sum(m["sero/roots"] for m in result.metrics) > 0
@@ -107,11 +106,11 @@ def test_oracles_by_name_belong_to_an_environment() -> None:
     assert planner.budget_s is None
     with pytest.raises(ConfigError, match="'goal' for SeroALFWorld-v0: give planner"):
         make_oracle("goal", None, ALFWORLD)
-    with pytest.raises(ConfigError, match=r"auxiliary\.oracle='goal' must be 'planner' or"):
-        from_dict({"auxiliary": {"oracle": "goal"}})
+    with pytest.raises(ConfigError, match=r"auxiliary\.sero\.oracle='goal' must be 'planner' or"):
+        from_dict({"auxiliary": {"sero": {"oracle": "goal"}}})
     with pytest.raises(ConfigError, match=r"'explorer' must be 'planner', 'goal' or"):
-        from_dict({"env": {"id": WEBSHOP}, "auxiliary": {"oracle": "explorer"}})
-    assert from_dict({"env": {"id": WEBSHOP}, "auxiliary": {"oracle": "goal"}})
+        from_dict({"env": {"id": WEBSHOP}, "auxiliary": {"sero": {"oracle": "explorer"}}})
+    assert from_dict({"env": {"id": WEBSHOP}, "auxiliary": {"sero": {"oracle": "goal"}}})
 
 
 def test_an_oracle_that_cannot_plan_is_no_planner(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from trainer.batch import trained_turns
 from trainer.config import Config
 from trainer.generation.hf import HFSampler
 from trainer.learner import Learner
+from trainer.methods.protocol import PassLimits, Step
 from trainer.metrics import Phases
 from trainer.rollout import play
 from trainer.rollout_metrics import rollout_metrics
@@ -31,7 +32,7 @@ def test_o27_a_batch_with_every_token_masked_is_skipped() -> None:
     model = small.model()
     before = small.weights(model)
     learner = Learner(config, model, small.student(config))
-    metrics = learner.learn(0, turns, [], Phases())
+    metrics = learner.learn(0, turns, Phases())
     assert small.same(before, small.weights(model))
     assert learner.optimizer.state == {}
     assert (metrics["skipped_now"], metrics["skipped_steps"], metrics["optimizer_steps"]) == (
@@ -39,19 +40,19 @@ def test_o27_a_batch_with_every_token_masked_is_skipped() -> None:
         2,
         0,
     )
-    assert learner.learn(1, turns, [], Phases())["skipped_steps"] == 4
+    assert learner.learn(1, turns, Phases())["skipped_steps"] == 4
     json.dumps(metrics, allow_nan=False)
     # The loss itself: exactly 0, and backward works.
     stats = LossStats()
-    base = BaseStep(learner.segments(turns), torch.ones(len(turns), dtype=torch.float64))
-    base_backward(
-        model, base, config.objective, length=24, micro_batch_tokens=500, pad_id=0, stats=stats
-    )
+    segments = learner.segments(turns)
+    ones = [torch.ones(s.trained, dtype=torch.float64) for s in segments]
+    base = BaseStep(segments, range(len(turns)), ones, length=24)
+    base_backward(model, base, config.objective, PassLimits(500, 0), stats)
     assert stats.metrics()["loss/policy"] == 0.0
 
 
 def test_a_step_that_is_not_finite_is_counted_and_can_be_logged() -> None:
-    config = small.small_config(auxiliary__name="format_only", auxiliary__keep_base=True)
+    config = small.small_config(auxiliary__format_only={})
     model = small.model()
     turns = mixed(config)
     with torch.no_grad():
@@ -100,10 +101,12 @@ def test_o28_equal_rewards_give_no_gradient_without_kl(aggregation: str) -> None
     assert small.same(before, small.weights(model))
     # The forward pass that was saved would have given exactly zero.
     learner = Learner(config, model, small.student(config))
-    base = BaseStep(learner.segments(turns), learner.advantages(turns))
+    segments = learner.segments(turns)
+    tokens = learner.advantages(turns, segments).tokens
+    base = BaseStep(segments, range(len(turns)), tokens, length=24)
     full = replace(config.objective, entropy_coef=1e-300)  # makes every row contribute
     stats = LossStats()
-    base_backward(model, base, full, length=24, micro_batch_tokens=999, pad_id=0, stats=stats)
+    base_backward(model, base, full, PassLimits(999, 0), stats)
     assert stats.metrics()["loss/policy"] == 0.0
     assert all(float(p.grad.abs().max()) == 0.0 for p in model.parameters() if p.grad is not None)
 
@@ -125,7 +128,7 @@ def test_o22_the_logged_kl_is_the_trained_one() -> None:
     config = small.small_config(objective__kl_coef=0.1, optim__steps=1)
     turns, model, reference = mixed(config), small.model(), small.model(seed=1)
     learner = Learner(config, small.twin(model), small.student(config), reference)
-    metrics = learner.learn(0, turns, [], Phases())
+    metrics = learner.learn(0, turns, Phases())
     total, tokens = 0.0, 0
     for turn in turns:
         ids, n = [*turn.prompt_ids, *turn.response_ids], len(turn.response_ids)
@@ -181,10 +184,12 @@ def test_o26_ratios_start_at_one_and_the_temperature_is_the_same_everywhere() ->
     # Outcomes are all equal here, so advantages are put in by hand.
     first = LossStats()
     adv = torch.linspace(-1, 1, len(turns), dtype=torch.float64)
-    base = BaseStep(segments, adv, scored)
-    learner.step(base, [], first, [])
+    tokens = [a.expand(s.trained) for a, s in zip(adv, segments, strict=True)]
+    base = BaseStep(segments, range(len(turns)), tokens, scored)
+    step = Step(0, 0, 0, 1, tuple(range(len(turns))))
+    learner.step(base, step, first, {})
     second = LossStats()
-    learner.step(base, [], second, [])
+    learner.step(base, step, second, {})
     before, after = first.metrics(), second.metrics()
     assert before["clip_fraction"] == 0.0
     assert before["kl_old"] == pytest.approx(0.0, abs=1e-8)

@@ -19,7 +19,7 @@ from trainer.run_folder import RunFolder
 
 
 def test_two_runs_of_one_config_are_equal(tmp_path: Path) -> None:
-    config = run_config(tmp_path, auxiliary__name="sero")
+    config = run_config(tmp_path, auxiliary__sero={})
     first = train(config, tmp_path / "a")
     second = train(config, tmp_path / "b")
     assert untimed(first.metrics) == untimed(second.metrics)
@@ -31,7 +31,8 @@ def test_two_runs_of_one_config_are_equal(tmp_path: Path) -> None:
 def test_arms_see_the_same_tasks_and_the_same_first_rollouts(tmp_path: Path) -> None:
     """The auxiliary objective draws from streams of its own."""
     for name in ("none", "sero"):
-        train(run_config(tmp_path, auxiliary__name=name), tmp_path / name)
+        sero = {"auxiliary__sero": {}} if name == "sero" else {}
+        train(run_config(tmp_path, **sero), tmp_path / name)
     left, right = sampled(tmp_path / "none"), sampled(tmp_path / "sero")
     first = [turn for turn in left if turn[1].startswith("0.")]
     assert first == [turn for turn in right if turn[1].startswith("0.")]
@@ -40,7 +41,7 @@ def test_arms_see_the_same_tasks_and_the_same_first_rollouts(tmp_path: Path) -> 
 
 
 def test_metrics_hold_what_a_run_needs_to_be_judged(tmp_path: Path) -> None:
-    config = run_config(tmp_path, auxiliary__name="sero", run__iterations=1)
+    config = run_config(tmp_path, auxiliary__sero={}, run__iterations=1)
     (metrics,) = train(config, tmp_path / "run").metrics
     assert metrics == read_metrics(tmp_path / "run/metrics.jsonl")[0]
     for key in (
@@ -53,7 +54,7 @@ def test_metrics_hold_what_a_run_needs_to_be_judged(tmp_path: Path) -> None:
     assert metrics["mixed_group_share"] + metrics["frac_degenerate_groups"] == 1
     assert metrics["turns"] == len(read_turns(tmp_path / "run/turns/000000.parquet"))
     info = json.loads((tmp_path / "run/run.json").read_text())
-    assert info["config"]["auxiliary"]["name"] == "sero"
+    assert info["config"]["auxiliary"]["sero"]["weight"] == 0.1
     assert info["manifest_hash"] == small.games().manifest_hash
     roots = [json.loads(line) for line in (tmp_path / "run/roots.jsonl").read_text().splitlines()]
     assert len(roots) == metrics["sero/roots"]
@@ -67,7 +68,7 @@ def test_bfloat16_acts_and_computes_rounded_and_trains_float32(tmp_path: Path) -
         run__dtype="bfloat16",
         optim__lr=1e-6,
         run__iterations=1,
-        auxiliary__name="sero",
+        auxiliary__sero={},
         objective__kl_coef=0.01,
         optim__old_logprobs="recompute",
     )
@@ -100,7 +101,7 @@ def test_cuda_and_bfloat16_smoke(tmp_path: Path) -> None:
         run__device="cuda",
         run__dtype="bfloat16",
         run__iterations=2,
-        auxiliary__name="sero",
+        auxiliary__sero={},
         objective__kl_coef=0.01,
         optim__old_logprobs="recompute",
     )

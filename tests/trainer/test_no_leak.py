@@ -27,7 +27,7 @@ from trainer.worlds import make_env, split_tasks
 
 
 def _config() -> Config:
-    return small.small_config(env__max_steps=20, env__generated__train=40, auxiliary__name="sero")
+    return small.small_config(env__max_steps=20, env__generated__train=40, auxiliary__sero={})
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,8 @@ def _branch(games: GameSet, trajectory: Trajectory, t: int, commands: list[str])
         oracle,
         small.student(config),
         config.replace(
-            **{"auxiliary.max_depth": len(commands), "auxiliary.return_scale": 1.0}
-        ).auxiliary,
+            **{"auxiliary.sero.max_depth": len(commands), "auxiliary.sero.return_scale": 1.0}
+        ).auxiliary.sero,
         64,
     )
     assert all(view is not None for view in oracle.views)

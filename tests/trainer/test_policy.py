@@ -26,7 +26,6 @@ from trainer.policy import (
     evaluation_mode,
     micro_batches,
     pad_rows,
-    per_token,
     token_logprobs,
 )
 
@@ -216,16 +215,6 @@ def test_micro_batches_partition_within_the_bound(lengths, bound):
     assert sorted(i for rows in batches for i in rows) == list(range(len(lengths)))
     for rows in batches:
         assert len(rows) == 1 or len(rows) * max(lengths[i] for i in rows) <= bound
-
-
-def test_values_of_turns_reach_their_tokens():
-    batch = collate([_segments()[2], make_segment((1,), (2, 3), turn=2)])
-    spread = per_token(torch.tensor([10.0, -1.0, 0.5]), batch)
-    assert spread.tolist() == [[10, 10, -1, -1, -1], [0.5, 0.5, 0, 0, 0]]
-    with pytest.raises(ValueError, match="belongs to no turn"):
-        per_token(torch.tensor([1.0]), batch)
-    with pytest.raises(ValueError, match=r"expected \(M,\)"):
-        per_token(torch.ones(3, 1), batch)
 
 
 def test_behaviour_logprobs_line_up_with_their_tokens():

@@ -20,7 +20,7 @@ def test_o25_resume_is_a_continuation(tmp_path: Path) -> None:
     config = run_config(
         tmp_path,
         run__iterations=6,
-        auxiliary__name="sero",
+        auxiliary__sero={},
         objective__kl_coef=0.01,
         optim__warmup_steps=4,
     )
@@ -96,7 +96,7 @@ def test_o25_a_corrupt_checkpoint_names_an_intact_one_and_the_run_goes_on_there(
     tmp_path: Path,
 ) -> None:
     config = run_config(
-        tmp_path, run__iterations=4, run__checkpoint_every=1, eval__every=2, auxiliary__name="sero"
+        tmp_path, run__iterations=4, run__checkpoint_every=1, eval__every=2, auxiliary__sero={}
     )
     folder = tmp_path / "run"
     straight = train(config, folder)

@@ -21,7 +21,8 @@ from agent_envs.webshop.catalogue.goal_dicts import goal_to_dict
 from tests.fakes import ByteTokenizer, ScriptedSampler
 from tests.support import ROOT, run_python
 from tests.trainer import small
-from trainer.batch import advantages, training_rewards
+from trainer.base_advantages import turn_advantages
+from trainer.batch import training_rewards
 from trainer.branch_records import RootChoice
 from trainer.branching import Brancher, grow
 from trainer.config import Config, from_dict, load_config, resolve
@@ -52,8 +53,7 @@ SHOP: dict[str, Any] = {
     "warmstart.steps": 20,
     "warmstart.batch": 8,
     "warmstart.lr": 1e-2,
-    "auxiliary.name": "sero",
-    "auxiliary.oracle": "goal",
+    "auxiliary.sero.oracle": "goal",
     "optim.lr": 1e-3,
     "optim.warmup_steps": 0,
     "eval.splits": ["val", "test"],
@@ -173,7 +173,7 @@ def test_the_example_trains(tmp_path: Path) -> None:
         "eval.tasks": 2, "eval.initial": False, "warmstart.steps": 3, "warmstart.text_steps": 2,
     }  # fmt: skip
     config = load_config(ROOT / "examples" / "tiny_webshop.yaml", less)
-    assert (config.env.id, config.auxiliary.oracle) == (WEBSHOP, "goal")
+    assert (config.env.id, config.auxiliary.sero.oracle) == (WEBSHOP, "goal")
     result = train(config, tmp_path / "run")
     assert result.evaluations["val"]["n"] == 2
     assert result.metrics[0]["sero/roots"] == 2
@@ -248,8 +248,8 @@ def test_rewards_are_strict_unless_the_env_pays(goals: TaskSet) -> None:
     assert paid == [0.0] * (len(turns) - 1) + [10.0 * trajectory.score]
     pair = [*turns, *(small_turn(t) for t in turns)]
     strict, scored = shop_config(), shop_config(rollout__reward="env")
-    assert advantages(pair, strict.objective, strict.rollout).abs().max() == 0
-    assert advantages(pair, scored.objective, scored.rollout)[0] > 0.5
+    assert turn_advantages(pair, strict.objective, strict.rollout).abs().max() == 0
+    assert turn_advantages(pair, scored.objective, scored.rollout)[0] > 0.5
 
 
 def small_turn(turn: Any) -> Any:
@@ -259,12 +259,17 @@ def small_turn(turn: Any) -> Any:
 
 @pytest.mark.parametrize("target", ["success", "score"])
 def test_the_gate_compares_successes_or_scores(goals: TaskSet, target: str) -> None:
-    config = shop_config(auxiliary__target=target)
+    config = shop_config(auxiliary__sero__target=target)
     trajectory = graded(config, goals)
-    brancher = Brancher(config, make_env(config.env, goals, "train"), scripted_student(config))
+    brancher = Brancher(
+        config,
+        config.auxiliary.sero,
+        make_env(config.env, goals, "train"),
+        scripted_student(config),
+    )
     root = grow(
         RootChoice(0, 0), trajectory, brancher.env, brancher.oracle, brancher.student,
-        config.auxiliary, 200,
+        config.auxiliary.sero, 200,
     )  # fmt: skip
     assert root.valid
     assert root.branch.success
@@ -277,9 +282,17 @@ def test_a_branch_trains_the_words_of_its_search(goals: TaskSet) -> None:
     config = shop_config()
     trajectory = graded(config, goals)
     student = scripted_student(config)
-    brancher = Brancher(config, make_env(config.env, goals, "train"), student)
+    brancher = Brancher(
+        config, config.auxiliary.sero, make_env(config.env, goals, "train"), student
+    )
     root = grow(
-        RootChoice(0, 0), trajectory, brancher.env, brancher.oracle, student, config.auxiliary, 200
+        RootChoice(0, 0),
+        trajectory,
+        brancher.env,
+        brancher.oracle,
+        student,
+        config.auxiliary.sero,
+        200,
     )
     first, action = root.rows[0], root.branch.steps[0].action
     assert action.startswith("search[")

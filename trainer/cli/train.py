@@ -72,8 +72,9 @@ def run(parsed: tuple[Args, list[str]]) -> int:
     for split, evaluation in result.evaluations.items():
         print(f"{split}: {evaluation['wins']} of {evaluation['n']} tasks{mean_score(evaluation)}")
         figures[split] = {key: evaluation[key] for key in _FIGURES}
-    name = {"none": "GRPO", "sero": "GRPO with SERO", "format_only": "the format-only control"}
-    lead = f"{result.iterations} iterations of {name[config.auxiliary.name]} from {args.config}."
+    names: list[str] = [config.objective.name] if config.base_active else []
+    names += [name for name, _ in config.auxiliary.active()]
+    lead = f"{result.iterations} iterations of {' + '.join(names)} from {args.config}."
     report = read_run(out, title=out.name, lead=lead)
     print(f"report: {write_report(report, out / 'report.html')}")
     emit(figures, args.json)

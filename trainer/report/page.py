@@ -28,7 +28,7 @@ _PANELS = (
     ),
     Panel("Groups with mixed outcomes", (("mixed_group_share", "share of groups"),), share=True),
     Panel("Entropy, nats a token", (("entropy", "entropy"),)),
-    Panel("Loss", (("loss/policy", "policy"), ("loss/auxiliary", "auxiliary, unweighted"))),
+    Panel("Loss", (("loss/policy", "policy"), ("loss/auxiliary", "auxiliary, weighted"))),
     Panel(
         "Gradient norm before clipping",
         (("grad/base_norm", "base"), ("grad/aux_norm", "auxiliary, weighted")),

@@ -6,15 +6,28 @@ public function and returns the value in the layout of the file. `trainer.verify
 
 from __future__ import annotations
 
-from trainer.vectors import grpo, losses, projection, sero
+from trainer.vectors import (
+    anchored,
+    critic,
+    distill,
+    graphs,
+    grpo,
+    losses,
+    projection,
+    reinforce,
+    seed,
+    serl,
+    sero,
+)
 from trainer.vectors.params import AuxMethod, BaseMethod
 
+_BASE = (grpo, reinforce, anchored, graphs, critic, losses, projection)
+_AUXILIARY = (sero, serl, seed, distill)
+
 BASE_METHODS: dict[str, BaseMethod] = {
-    **grpo.METHODS,
-    **losses.METHODS,
-    **projection.METHODS,
+    name: method for family in _BASE for name, method in family.METHODS.items()
 }
 
 AUX_METHODS: dict[tuple[str, str], AuxMethod] = {
-    **sero.METHODS,
+    name: method for family in _AUXILIARY for name, method in family.METHODS.items()
 }

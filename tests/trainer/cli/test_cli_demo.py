@@ -124,7 +124,7 @@ def test_train_writes_a_report_and_resumes(sero: Sero, tmp_path: Path) -> None:
         "model: {hidden_size: 32, intermediate_size: 64, layers: 1}\n"
         "rollout: {tasks: 2, rollouts: 2}\n"
         "warmstart: {demonstrations: 4, steps: 2}\n"
-        "auxiliary: {name: sero}\n",
+        "auxiliary: {sero: {}}\n",
         encoding="utf-8",
     )
     out = tmp_path / "run"

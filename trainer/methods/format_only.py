@@ -1,0 +1,47 @@
+"""The format-only control in a run: format tokens of the step's own well-formed replies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from trainer.auxiliary.format_control import format_row_coefficients
+from trainer.data import Turn, make_segment
+from trainer.methods.protocol import Method, PassLimits, Rollouts, Step
+from trainer.update import AuxiliaryRow, auxiliary_backward
+
+__all__ = ["FormatOnly"]
+
+
+class FormatOnly(Method):
+    """See `trainer.auxiliary.format_control`."""
+
+    name = "format_only"
+    _turns: Sequence[Turn] = ()
+
+    def prepare(self, rollouts: Rollouts, model: nn.Module) -> None:
+        self._turns = rollouts.turns
+
+    def has_pass(self, step: Step) -> bool:
+        return bool(self.rows([self._turns[i] for i in step.turns]))
+
+    def backward(self, model: nn.Module, step: Step, limits: PassLimits) -> float:
+        rows = self.rows([self._turns[i] for i in step.turns])
+        return auxiliary_backward(model, rows, self.weight, limits)
+
+    def rows(self, turns: Sequence[Turn]) -> list[AuxiliaryRow]:
+        """All sampled tokens but those of the command, of replies that are well formed."""
+        segments = []
+        for turn in turns:
+            if turn.format_valid:
+                command = self.setup.student.command_mask(turn.response_ids)
+                mask = [not inside for inside in command]
+                segments.append(make_segment(turn.prompt_ids, turn.response_ids, mask=mask))
+        counts = [segment.trained for segment in segments]
+        coefficients = format_row_coefficients(counts, n_rows=sum(n > 0 for n in counts))
+        return [
+            AuxiliaryRow(segment, coefficient)
+            for segment, coefficient in zip(segments, coefficients, strict=True)
+            if coefficient > 0.0
+        ]
