@@ -39,6 +39,7 @@ def test_unseen_states_score_one_and_failures_keep_a_state_until_there_are_too_m
 def test_a_success_rate_above_zeta_keeps_a_state_with_many_failures():
     assert score(12, 1, 50) == 0.0  # 11 failures, rate 0.083
     assert score(12, 2, 50) > 0.0  # 10 failures, rate 0.167
+    assert score(19, 2, 50) > 0.0  # 17 failures, rate 0.105
     assert score(20, 2, 50) == 0.0  # rate just below 0.1, because of eps
     assert score(20, 2, 50, zeta=0.09) > 0.0
     assert score(20, 10, 50, zeta=0.5, eps=0.0) == 0.0  # the rate must exceed zeta
