@@ -22,7 +22,7 @@ WRAPPER_LIMIT = "wrapper_limit"
 CUT_OFF = frozenset((STEP_LIMIT, CONTEXT_OVERFLOW, WRAPPER_LIMIT))
 """Stop reasons of trajectories that the environment did not end itself."""
 
-TURN_FORMAT = 1
+TURN_FORMAT = 2
 _FORMAT_KEY = b"sero.turns"
 
 History = tuple[tuple[str, str, bool], ...]
@@ -59,6 +59,7 @@ class Turn:
         snapshot: the state before the turn as bytes; None if none was taken.
         history: (observation, command, command_valid) of the earlier steps that the student
             may see.
+        action_templates: commands that the env would accept and that cannot be listed.
         finish_reason: `stop` or `length`, from the sampler.
         provenance: engine, data and prompt versions; JSON values only.
     """
@@ -91,6 +92,7 @@ class Turn:
     steps_left: int | None
     snapshot: bytes | None = None
     history: History = ()
+    action_templates: tuple[str, ...] = ()
     finish_reason: str = "stop"
     provenance: Mapping[str, object] = field(default_factory=dict)
 
@@ -295,6 +297,7 @@ def _schema() -> Any:
     types = {
         "t": number,
         "admissible": pa.list_(text),
+        "action_templates": pa.list_(text),
         "format_valid": flag,
         "command_valid": flag,
         "reward": real,
@@ -342,7 +345,7 @@ def _from_row(source: Path, row: dict[str, Any]) -> Turn:
             (item["observation"], item["action"], item["command_valid"]) for item in row["history"]
         )
         row["provenance"] = json.loads(row["provenance"])
-        for name in ("admissible", "prompt_ids", "response_ids", "logprobs"):
+        for name in ("admissible", "action_templates", "prompt_ids", "response_ids", "logprobs"):
             row[name] = tuple(row[name])
         return Turn(**row)
     except (TypeError, ValueError, KeyError) as error:

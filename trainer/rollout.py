@@ -280,6 +280,7 @@ def _step(
             policy_version=settings.policy_version,
             steps_left=before["steps_left"],
             history=tuple(run.history.last(student.template.history_length)),
+            action_templates=before["action_templates"],
             finish_reason=reply.finish_reason,
             provenance=run.provenance,
         )

@@ -42,12 +42,16 @@ def encode_prompt(template: PromptTemplate, view: PromptView, tokenizer: Any) ->
     Raises:
         ConfigError: chat messages for a tokenizer without a chat template.
     """
-    rendered = template.render(view)
+    return encode_rendered(template.render(view), tokenizer, template.name)
+
+
+def encode_rendered(rendered: Any, tokenizer: Any, name: str) -> list[int]:
+    """Ids of what the template called `name` rendered: see `encode_prompt`."""
     if isinstance(rendered, str):
         return encode_text(tokenizer, rendered)
     if not getattr(tokenizer, "chat_template", None):
         raise ConfigError(
-            f"prompt.template={template.name!r} makes chat messages, but the policy's tokenizer "
+            f"prompt.template={name!r} makes chat messages, but the policy's tokenizer "
             "has no chat template. Give model.path the folder of a chat model, or use "
             "prompt.template=compact."
         )

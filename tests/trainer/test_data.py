@@ -137,7 +137,7 @@ def test_other_versions_and_other_files_are_named(tmp_path):
     path = _written(tmp_path)
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({b"sero.turns": b"99"}), path)
-    with pytest.raises(TurnFileError, match="turn format 99, this version reads 1"):
+    with pytest.raises(TurnFileError, match="turn format 99, this version reads 2"):
         read_turns(path)
     pq.write_table(table.replace_schema_metadata({}), path)
     with pytest.raises(TurnFileError, match="holds no turns"):

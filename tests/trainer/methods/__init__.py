@@ -1,0 +1,1 @@
+"""Auxiliary objectives in a run."""
