@@ -11,10 +11,58 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
+from trainer.config_auxiliary.distillation import (
+    GkdConfig,
+    OpdConfig,
+    OpsdConfig,
+    OpsdLegacyConfig,
+    SdpoConfig,
+)
 from trainer.config_auxiliary.format_only import FormatOnlyConfig
+from trainer.config_auxiliary.imitation import (
+    ChordConfig,
+    CorrectionsConfig,
+    DaggerConfig,
+    ExpertIterationConfig,
+    LuffyConfig,
+    SftConfig,
+    StepDpoConfig,
+)
+from trainer.config_auxiliary.serl import (
+    RlsdConfig,
+    SerlConfig,
+)
 from trainer.config_auxiliary.sero import SeroConfig
+from trainer.config_auxiliary.skills import (
+    OpidConfig,
+    SdarConfig,
+    SeedConfig,
+    SkillSdConfig,
+)
 
-__all__ = ["AuxiliaryConfig", "FormatOnlyConfig", "SeroConfig"]
+__all__ = [
+    "AuxiliaryConfig",
+    "ChordConfig",
+    "CorrectionsConfig",
+    "DaggerConfig",
+    "ExpertIterationConfig",
+    "FormatOnlyConfig",
+    "GkdConfig",
+    "LuffyConfig",
+    "OpdConfig",
+    "OpidConfig",
+    "OpsdConfig",
+    "OpsdLegacyConfig",
+    "RlsdConfig",
+    "SdarConfig",
+    "SdpoConfig",
+    "SeedConfig",
+    "SerlConfig",
+    "SeroConfig",
+    "SftConfig",
+    "SkillSdConfig",
+    "StepDpoConfig",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +70,24 @@ class AuxiliaryConfig:
     """Which auxiliary objectives are added to the base, each with its settings."""
 
     sero: SeroConfig | None = None
+    serl: SerlConfig | None = None
+    rlsd: RlsdConfig | None = None
+    seed: SeedConfig | None = None
+    sdar: SdarConfig | None = None
+    skill_sd: SkillSdConfig | None = None
+    opid: OpidConfig | None = None
+    opd: OpdConfig | None = None
+    gkd: GkdConfig | None = None
+    opsd: OpsdConfig | None = None
+    opsd_legacy: OpsdLegacyConfig | None = None
+    sdpo: SdpoConfig | None = None
+    dagger: DaggerConfig | None = None
+    corrections: CorrectionsConfig | None = None
+    sft: SftConfig | None = None
+    expert_iteration: ExpertIterationConfig | None = None
+    step_dpo: StepDpoConfig | None = None
+    chord: ChordConfig | None = None
+    luffy: LuffyConfig | None = None
     format_only: FormatOnlyConfig | None = None
     measure_gradients: bool = True  # separate norms of both gradients; a second gradient buffer
 

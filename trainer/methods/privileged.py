@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from agent_envs.prompting import PromptView
 from trainer.auxiliary.feedback_context import Section
-from trainer.auxiliary.teacher_prompt import build_teacher_prompt
+from trainer.auxiliary.teacher_prompt import CLOSING, build_teacher_prompt
 from trainer.data import Segment, Turn, make_segment
 from trainer.rollout import Student
 from trainer.tokens import encode_rendered, encode_text
@@ -69,9 +69,13 @@ def with_sections(
         return len(encode_text(student.tokenizer, text))
 
     overhead = max(len(turn.prompt_ids) - sum(count(m["content"]) for m in messages), 0)
-    options = {} if closing is None else {"closing": closing}
     built = build_teacher_prompt(
-        messages, sections, count, max_tokens=max_tokens, overhead=overhead, **options
+        messages,
+        sections,
+        count,
+        max_tokens=max_tokens,
+        overhead=overhead,
+        closing=CLOSING if closing is None else closing,
     )
     if not built.row_on:
         return TeacherPrompt(turn.prompt_ids, False, built.truncated)

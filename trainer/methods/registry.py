@@ -14,6 +14,24 @@ __all__ = ["METHODS", "make_methods"]
 METHODS: Mapping[str, str] = MappingProxyType(
     {
         "sero": "trainer.methods.sero:Sero",
+        "serl": "trainer.methods.serl:Serl",
+        "rlsd": "trainer.methods.rlsd:Rlsd",
+        "seed": "trainer.methods.seed:Seed",
+        "sdar": "trainer.methods.sdar:Sdar",
+        "skill_sd": "trainer.methods.skill_sd:SkillSd",
+        "opid": "trainer.methods.opid:Opid",
+        "opd": "trainer.methods.opd:Opd",
+        "gkd": "trainer.methods.gkd:Gkd",
+        "opsd": "trainer.methods.opsd:Opsd",
+        "opsd_legacy": "trainer.methods.opsd:OpsdLegacy",
+        "sdpo": "trainer.methods.sdpo:Sdpo",
+        "dagger": "trainer.methods.dagger:Dagger",
+        "corrections": "trainer.methods.corrections:Corrections",
+        "sft": "trainer.methods.sft:Sft",
+        "expert_iteration": "trainer.methods.expert_iteration:ExpertIteration",
+        "step_dpo": "trainer.methods.step_dpo:StepDpo",
+        "chord": "trainer.methods.chord:Chord",
+        "luffy": "trainer.methods.luffy:Luffy",
         "format_only": "trainer.methods.format_only:FormatOnly",
     }
 )

@@ -10,6 +10,7 @@ import torch
 from tests.trainer import small
 from tests.trainer.runs import mixed
 from trainer.auxiliary.feedback_context import Section
+from trainer.data import segments_from_turns
 from trainer.methods.privileged import edited_prompt, prompt_view, rescored, with_sections
 from trainer.methods.protocol import PassLimits
 from trainer.methods.teacher import Teacher
@@ -34,13 +35,9 @@ def test_without_anything_added_teacher_and_student_agree_bit_for_bit() -> None:
             edited_prompt(student, turn, lambda text: text),
         ):
             assert (prompt.ids, prompt.on, prompt.truncated) == (turn.prompt_ids, False, False)
-    rows = [
-        rescored(t, with_sections(student, t, (), max_tokens=10), i) for i, t in enumerate(turns)
-    ]
-    own = small.student(config)
-    from trainer.data import segments_from_turns
-
-    limits = PassLimits(4096, own.pad_id)
+    empty = [with_sections(student, turn, (), max_tokens=10) for turn in turns]
+    rows = [rescored(turn, prompt) for turn, prompt in zip(turns, empty, strict=True)]
+    limits = PassLimits(4096, student.pad_id)
     for a, b in zip(
         score_segments(model, rows, limits),
         score_segments(model, segments_from_turns(turns), limits),
@@ -56,13 +53,15 @@ def test_sections_stand_behind_the_prompt_and_alone_are_shortened() -> None:
     section = Section("What happened", "you open the drawer. " * 40)
     whole = with_sections(student, turn, [section], max_tokens=10_000, closing="Go on.")
     text = small.tokenizer().decode(list(whole.ids))
-    assert whole.on and not whole.truncated
+    assert whole.on
+    assert not whole.truncated
     assert text.startswith(own.rstrip("\n"))
     assert text.endswith("Go on.\n")
     limit = len(turn.prompt_ids) + 120
     cut = with_sections(student, turn, [section], max_tokens=limit, closing="Go on.")
     shorter = small.tokenizer().decode(list(cut.ids))
-    assert cut.on and cut.truncated
+    assert cut.on
+    assert cut.truncated
     assert len(cut.ids) <= limit + 1
     assert shorter.startswith(own.rstrip("\n"))
     assert shorter.endswith("Go on.\n")
