@@ -142,7 +142,7 @@ def test_other_versions_and_other_files_are_named(tmp_path):
     pq.write_table(table.replace_schema_metadata({}), path)
     with pytest.raises(TurnFileError, match="holds no turns"):
         read_turns(path)
-    fewer = table.drop_columns(["reward"]).replace_schema_metadata({b"sero.turns": b"1"})
+    fewer = table.drop_columns(["reward"]).replace_schema_metadata({b"sero.turns": b"2"})
     pq.write_table(fewer, path)
     with pytest.raises(TurnFileError, match=r"missing \['reward'\]"):
         read_turns(path)
