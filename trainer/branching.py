@@ -11,8 +11,8 @@ Promises (tests/trainer/test_branching.py, test_no_leak.py):
 4. The target is `<think></think><action>COMMAND</action>` and the end token. The loss covers
    command, closing tag and end token; z covers the command alone.
 
-Of the training loop, only this module, `trainer.branch_records` and `trainer.oracle_registry`
-import `oracles`.
+Of the training loop, only this module, `trainer.branch_records`, `trainer.methods.oracle_rows` and
+`trainer.oracle_registry` import `oracles`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,9 @@ from typing import Any
 import gymnasium
 from torch import nn
 
-from agent_envs.prompting import PromptView
 from oracles.base import HistoryItem, Oracle
 from oracles.branch import Branch, RootRecord
 from oracles.branch import run as run_branch
-from oracles.student_view import student_views
 from trainer import rng
 from trainer.auxiliary.sero import count_roots, row_coefficients
 from trainer.auxiliary.sero_weights import (
@@ -42,7 +40,8 @@ from trainer.auxiliary.sero_weights import (
 )
 from trainer.branch_records import GrownRoot, RootChoice, branch_metrics, root_record
 from trainer.config import Config, SeroConfig
-from trainer.data import Segment, make_segment
+from trainer.data import Segment
+from trainer.methods.oracle_rows import branch_rows
 from trainer.methods.protocol import PassLimits
 from trainer.oracle_registry import make_oracle
 from trainer.rollout import Student, Trajectory
@@ -106,26 +105,10 @@ def grow(
     rows: list[Segment] = []
     z_rows: list[Segment] = []
     if g > 0:
-        views = [
-            PromptView(
-                goal=view.goal,
-                observation=view.observation,
-                admissible=view.admissible,
-                history=tuple((item.observation, item.action) for item in view.history),
-                step=view.step,
-                action_templates=view.action_templates,
-            )
-            for view in student_views(branch)
-        ]
-        for view, step in zip(views, branch.steps, strict=True):
-            prompt_ids, target = student.prompt(view), student.target(step.action)
-            if not student.fits(prompt_ids):
-                reasons.append("prompt_too_long")
-            elif len(target.ids) > max_target_tokens:
-                reasons.append("target_too_long")
-            else:
-                rows.append(make_segment(prompt_ids, target.ids, mask=target.loss_mask))
-                z_rows.append(make_segment(prompt_ids, target.ids, mask=target.z_mask))
+        found, unfit = branch_rows(branch, student, max_target_tokens)
+        reasons += unfit
+        rows = [row.segment() for row in found]
+        z_rows = [row.command_segment() for row in found]
     valid = not reasons
     if not valid:
         g, rows, z_rows = 0.0, [], []
