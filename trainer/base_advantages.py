@@ -8,8 +8,8 @@ Axis letters: M turns, T tokens, R trained tokens of one turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trainer.batch import constant_groups, group_ids, training_rewards
 from trainer.config import ObjectiveConfig, RolloutConfig
-from trainer.data import Segment, Turn
+from trainer.data import CUT_OFF, Segment, Turn
 from trainer.objectives import check_groups, dense_ids, grpo_advantages
 from trainer.objectives.anchors import anchor_ids
 from trainer.objectives.dapo import overlong_penalty
@@ -37,6 +37,8 @@ __all__ = ["BaseAdvantages", "base_advantages", "state_keys", "turn_advantages"]
 
 TERMINAL = "terminal"
 
+State = tuple[str, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class BaseAdvantages:
@@ -46,11 +48,14 @@ class BaseAdvantages:
         tokens: float64 (R,) for each turn.
         targets: what the critic should have said at the same tokens; None without a critic.
         target_mask: at which of them it is trained; None without a critic.
+        kl: mean over trained tokens of the KL estimate that the rewards paid for, before its
+            coefficient; None where the KL is not in the rewards, or there is no token.
     """
 
     tokens: list[Tensor]
     targets: list[Tensor] | None = None
     target_mask: list[Tensor] | None = None
+    kl: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,10 @@ def base_advantages(
     if found is None:
         adv_M = turn_advantages(turns, objective, rollout, kl_M_T=kl_M_T, sizes=sizes)
         found = BaseAdvantages([adv_M[m].expand(size) for m, size in enumerate(sizes)])
-    return found
+    tokens = sum(sizes)
+    if kl_M_T is None or not tokens:
+        return found
+    return replace(found, kl=-float(kl_M_T.sum()) / (objective.kl_coef * tokens))
 
 
 def turn_advantages(
@@ -137,38 +145,52 @@ def turn_advantages(
     Args:
         kl_M_T: (M, T) rewards to add, summed over a turn; None: none.
         sizes: trained tokens of each turn; None: the tokens of its reply.
+
+    Raises:
+        ValueError: the objective has a number for each token.
     """
+    if objective.name not in _PER_TURN:
+        raise ValueError(
+            f"objective.name={objective.name} has no advantage of a turn, only of its tokens; "
+            "call base_advantages."
+        )
     batch = _batch(turns, objective, rollout)
     if kl_M_T is not None:
-        batch = _replaced(batch, batch.rewards + kl_M_T.sum(dim=-1))
+        batch = replace(batch, rewards=batch.rewards + kl_M_T.sum(dim=-1))
     adv_M = _PER_TURN[objective.name](batch, objective, rollout, sizes)
     if objective.drop_constant_groups:
         constant = constant_groups(turns, rollout.reward)
-        adv_M = adv_M.masked_fill(torch.tensor([turn.uid in constant for turn in turns]), 0.0)
+        adv_M = adv_M.masked_fill(_flags(turn.uid in constant for turn in turns), 0.0)
     return adv_M
 
 
-def state_keys(turns: Sequence[Turn]) -> tuple[list[Any], list[Any]]:
+def state_keys(turns: Sequence[Turn]) -> tuple[list[State], list[State]]:
     """GraphGPO's state before and after each turn: what was shown, and what could be done.
 
     Published keys of ALFWorld also hold what its authors track of the world (place, held object,
-    what was moved); the admissible commands say as much. The state after a last turn is the
-    observation that came last.
+    what was moved); the admissible commands say as much. A trajectory that was cut off ended in a
+    state like any other. One that the environment ended is in a state that nothing leaves.
     """
-    before = [(turn.observation, tuple(sorted(turn.admissible))) for turn in turns]
+    before = [_state(turn.observation, turn.admissible) for turn in turns]
     place = {(turn.uid, turn.tid, turn.t): key for turn, key in zip(turns, before, strict=True)}
-    after = [
-        place.get((turn.uid, turn.tid, turn.t + 1), (TERMINAL, turn.next_observation))
-        for turn in turns
-    ]
+    after = []
+    for turn in turns:
+        key = place.get((turn.uid, turn.tid, turn.t + 1))
+        if key is None and turn.stop_reason in CUT_OFF:
+            key = _state(turn.next_observation, turn.next_admissible)
+        after.append((TERMINAL, turn.next_observation) if key is None else key)
     return before, after
+
+
+def _state(observation: str, admissible: Sequence[str]) -> State:
+    return (observation, *sorted(admissible))
 
 
 def _batch(turns: Sequence[Turn], objective: ObjectiveConfig, rollout: RolloutConfig) -> _Batch:
     uid_M, tid_M = group_ids(turns)
     rewards_M = training_rewards(turns, rollout.success_reward, rollout.reward)
     if objective.overlong_buffer is not None:
-        tokens_M = torch.tensor([len(turn.response_ids) for turn in turns])
+        tokens_M = torch.tensor([len(turn.response_ids) for turn in turns], dtype=torch.int64)
         rewards_M = rewards_M + overlong_penalty(
             tokens_M,
             max_len=rollout.max_new_tokens,
@@ -178,15 +200,11 @@ def _batch(turns: Sequence[Turn], objective: ObjectiveConfig, rollout: RolloutCo
     return _Batch(
         turns,
         rewards_M,
-        torch.tensor([turn.format_valid for turn in turns], dtype=torch.bool),
+        _flags(turn.format_valid for turn in turns),
         uid_M,
         tid_M,
         torch.tensor([turn.t for turn in turns], dtype=torch.int64),
     )
-
-
-def _replaced(batch: _Batch, rewards_M: Tensor) -> _Batch:
-    return _Batch(batch.turns, rewards_M, batch.format_valid, batch.uid, batch.tid, batch.t)
 
 
 PerTurn = Callable[[_Batch, ObjectiveConfig, RolloutConfig, Sequence[int] | None], Tensor]
@@ -268,12 +286,12 @@ def _graphgpo(
     texts = None
     if o.graph.similarity is not None:
         known = dict(zip(states.tolist(), [*before, *after], strict=True))
-        texts = ["\n".join(map(str, known[i])) for i in range(len(known))]
+        texts = ["\n".join(known[i]) for i in range(len(known))]
     return graphgpo_advantages(
         *batch.rows,
         states[:count],
         states[count:],
-        torch.tensor([(turn.uid, turn.tid) in won for turn in batch.turns], dtype=torch.bool),
+        _flags((turn.uid, turn.tid) in won for turn in batch.turns),
         flavor=o.flavor,
         mode=_mode(o),
         omega=o.graph.omega,
@@ -355,6 +373,10 @@ def _with_critic(
         _ragged(result.returns, sizes),
         [torch.ones(size, dtype=torch.bool) for size in sizes],
     )
+
+
+def _flags(values: Iterable[bool]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.bool)
 
 
 def _padded(rows: Sequence[Tensor], width: int | None = None) -> Tensor:

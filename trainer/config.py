@@ -25,6 +25,7 @@ from trainer.config_objective import (
     CriticConfig,
     GraphConfig,
     ObjectiveConfig,
+    settings_of,
 )
 from trainer.config_sections import (
     ConfigError,
@@ -101,11 +102,7 @@ class Config:
                     f"auxiliary.{name}.oracle={oracle!r} must be {', '.join(map(repr, known))} or "
                     "'module:factory'."
                 )
-        if self.rollout.rollouts == 1 and self.objective.needs_groups:
-            raise ConfigError(
-                f"rollout.rollouts=1 gives objective.name={self.objective.name} groups of one, "
-                "whose advantage is 0: nothing would be learnt. Use 2 or more."
-            )
+        self.objective.check_rollout(self.rollout)
         if self.objective.name == "none" and not any(True for _ in self.auxiliary.active()):
             raise ConfigError(
                 "objective.name=none trains on auxiliary objectives alone, and there is none. "
@@ -125,7 +122,14 @@ class Config:
         return self.objective.name != "none"
 
     def replace(self, **overrides: Any) -> Config:
-        """A copy with dotted keys replaced: `config.replace(**{"optim.lr": 1e-4})`."""
+        """A copy with dotted keys replaced: `config.replace(**{"optim.lr": 1e-4})`.
+
+        Another base objective brings the settings it was published with, as in a file.
+        """
+        name = overrides.get("objective.name", self.objective.name)
+        if name != self.objective.name:
+            implied = settings_of(name, self.objective)
+            overrides = {f"objective.{k}": v for k, v in implied.items()} | overrides
         return from_dict(_merge(resolve(self), overrides))
 
 
@@ -257,8 +261,11 @@ def _coerce(value: Any, hint: Any, path: str) -> Any:
     if origin in (Union, types.UnionType):
         if value is None or (isinstance(value, str) and value.lower() in ("null", "none")):
             return None
-        inner = next(a for a in get_args(hint) if a is not type(None))
-        return _coerce(value, inner, path)
+        members = [a for a in get_args(hint) if a is not type(None)]
+        # A number, or one of some words in its place.
+        if any(get_origin(a) is Literal and value in get_args(a) for a in members):
+            return value
+        return _coerce(value, members[0], path)
     if origin is Literal:
         if value in get_args(hint):
             return value

@@ -7,11 +7,11 @@ the config says otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from trainer.config_sections import ConfigError, positive
+from trainer.config_sections import ConfigError, RolloutConfig, positive
 
 PUBLISHED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -180,11 +180,51 @@ class ObjectiveConfig:
                 f"objective.ratio=sequence has no dual clip, found dual_clip={self.dual_clip}. "
                 "Set it to null."
             )
-        if self.dynamic_rounds and not self.needs_groups:
+        if self.ratio == "sequence" and self.aggregation != "seq-mean-token-mean":
+            raise ConfigError(
+                f"objective.ratio=sequence is a mean over replies, found aggregation="
+                f"{self.aggregation}. Set it to seq-mean-token-mean."
+            )
+        if self.needs_groups:
+            return
+        if self.dynamic_rounds:
             raise ConfigError(
                 f"objective.dynamic_rounds={self.dynamic_rounds} draws groups of equal outcomes "
                 f"again, and objective.name={self.name} has no groups. Set it to 0."
             )
+        if self.drop_constant_groups:
+            raise ConfigError(
+                f"objective.drop_constant_groups is about groups, and objective.name={self.name} "
+                "has none. Set it to false."
+            )
+
+    def check_rollout(self, rollout: RolloutConfig) -> None:
+        """Raises `ConfigError` where it cannot be trained on such rollouts."""
+        if rollout.rollouts == 1 and self.needs_groups:
+            raise ConfigError(
+                f"rollout.rollouts=1 gives objective.name={self.name} groups of one, "
+                "whose advantage is 0: nothing would be learnt. Use 2 or more."
+            )
+        if self.overlong_buffer is not None and self.overlong_buffer > rollout.max_new_tokens:
+            raise ConfigError(
+                f"objective.overlong_buffer={self.overlong_buffer} are the last tokens of a "
+                f"reply, and rollout.max_new_tokens={rollout.max_new_tokens}. Use at most that."
+            )
+
+
+def settings_of(name: str, former: ObjectiveConfig) -> dict[str, Any]:
+    """What changes when `former` gets another name: fields of the section and their values.
+
+    Those that the new objective was published with; and those that were set by the former name
+    alone go back to their defaults.
+    """
+    defaults = asdict(ObjectiveConfig())
+    back = {
+        field: defaults[field]
+        for field, value in PUBLISHED.get(former.name, {}).items()
+        if getattr(former, field) == value
+    }
+    return back | dict(PUBLISHED.get(name, {}))
 
 
 def _share(name: str, value: float) -> None:

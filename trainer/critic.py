@@ -35,7 +35,9 @@ class ValueModel(nn.Module):
     def __init__(self, policy: Any) -> None:
         super().__init__()
         self.backbone = deepcopy(policy)
-        self.head = nn.Linear(policy.config.hidden_size, 1)
+        # Not initialised, which would draw from the global random state: it starts at 0 anyway.
+        make: Any = nn.utils.skip_init
+        self.head: nn.Linear = make(nn.Linear, policy.config.hidden_size, 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -48,8 +50,12 @@ class ValueModel(nn.Module):
                 f"{type(self.backbone).__name__} does not say where they are. Choose an objective "
                 "without a critic."
             )
-        blank = torch.zeros(batch.mask_B_T.shape, dtype=torch.float32, device=found[0].device)
-        return blank.masked_scatter(batch.mask_B_T, self.head(found[0])[:, 0].float())
+        hidden = found[0]
+        blank = torch.zeros(batch.mask_B_T.shape, dtype=torch.float32, device=hidden.device)
+        # Not in bfloat16, which knows values near 10 to 0.03 only.
+        with torch.autocast(hidden.device.type, enabled=False):
+            value_N = self.head(hidden.float())[:, 0]
+        return blank.masked_scatter(batch.mask_B_T, value_N)
 
 
 class Critic:

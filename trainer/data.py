@@ -60,6 +60,7 @@ class Turn:
         history: (observation, command, command_valid) of the earlier steps that the student
             may see.
         action_templates: commands that the env would accept and that cannot be listed.
+        next_admissible: `admissible` after the turn; on a last turn only, the next one has it.
         finish_reason: `stop` or `length`, from the sampler.
         provenance: engine, data and prompt versions; JSON values only.
     """
@@ -93,6 +94,7 @@ class Turn:
     snapshot: bytes | None = None
     history: History = ()
     action_templates: tuple[str, ...] = ()
+    next_admissible: tuple[str, ...] = ()
     finish_reason: str = "stop"
     provenance: Mapping[str, object] = field(default_factory=dict)
 
@@ -298,6 +300,7 @@ def _schema() -> Any:
         "t": number,
         "admissible": pa.list_(text),
         "action_templates": pa.list_(text),
+        "next_admissible": pa.list_(text),
         "format_valid": flag,
         "command_valid": flag,
         "reward": real,
@@ -345,7 +348,8 @@ def _from_row(source: Path, row: dict[str, Any]) -> Turn:
             (item["observation"], item["action"], item["command_valid"]) for item in row["history"]
         )
         row["provenance"] = json.loads(row["provenance"])
-        for name in ("admissible", "action_templates", "prompt_ids", "response_ids", "logprobs"):
+        lists = ("admissible", "action_templates", "next_admissible")
+        for name in (*lists, "prompt_ids", "response_ids", "logprobs"):
             row[name] = tuple(row[name])
         return Turn(**row)
     except (TypeError, ValueError, KeyError) as error:

@@ -135,13 +135,14 @@ class Learner:
             **_finite(self._auxiliary_losses(losses)),
             **step_metrics(results),
             "advantage_abs_mean": mean_or_none(
-                float(row[0].abs()) for row in tokens if row.numel()
+                float(row.abs().mean()) for row in tokens if row.numel()
             ),
             "optimizer_steps": self.counters.optimizer_steps,
             "skipped_steps": self.counters.skipped_steps,
             "skipped_now": self.counters.skipped_steps - before.skipped_steps,
             "nonfinite_steps": self.counters.nonfinite_steps,
-            **({} if self.critic is None else self.critic.metrics()),
+            **({} if found.kl is None else {"kl_reward": found.kl}),
+            **({} if self.critic is None else _finite(self.critic.metrics())),
             **{name: value for method in self.methods for name, value in method.metrics().items()},
         }
 

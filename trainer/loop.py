@@ -31,6 +31,7 @@ from trainer.checkpoint import (
 from trainer.config import Config, config_hash, resolve
 from trainer.critic import make_critic
 from trainer.data import Turn, write_turns
+from trainer.dynamic_sampling import Collected, collect_rounds
 from trainer.environments import TaskSet
 from trainer.evaluate import evaluate
 from trainer.generation.base import Sampler
@@ -44,7 +45,7 @@ from trainer.rollout import Episode, PlaySettings, TextEnvironment, Trajectory, 
 from trainer.rollout_metrics import rollout_metrics
 from trainer.run_folder import RunFolder, RunFolderError, dtype_of, make_student, usable_device
 from trainer.runinfo import run_info, write_json
-from trainer.worlds import check_splits, make_env, open_tasks, split_tasks, spread, tasks_at
+from trainer.worlds import check_splits, make_env, open_tasks, split_tasks, spread, tasks_from
 
 __all__ = ["TrainResult", "Trainer", "train"]
 
@@ -89,6 +90,8 @@ class Trainer:
         self.envs = [make_env(config.env, self.task_set, config.env.split) for _ in range(count)]
         self.phases = Phases()
         self.methods = self._methods(model)
+        # Groups drawn from the schedule of tasks so far; part of a checkpoint.
+        self.groups_drawn = 0
         critic = make_critic(config, model) if config.objective.has_critic else None
         self.learner = Learner(config, model, self.student, reference, self.methods, critic)
 
@@ -109,28 +112,27 @@ class Trainer:
         start = time.perf_counter()
         self.phases = Phases()
         with self.phases("collect"):
-            trajectories = self.collect(iteration)
-        turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-        learned = self.learner.learn(iteration, turns, self.phases, trajectories)
+            found = self.collect(iteration)
+        turns = _turns(found.kept)
+        learned = self.learner.learn(iteration, turns, self.phases, found.kept)
         with self.phases("record"):
-            self.record(iteration, trajectories, turns)
-        metrics = {"iteration": iteration, **rollout_metrics(trajectories, turns), **learned}
+            self.record(iteration, found.kept, turns)
+        played = rollout_metrics(found.sampled, _turns(found.sampled))
+        metrics = {"iteration": iteration, **played, **found.metrics, **learned}
         metrics |= {f"time/{name}": seconds for name, seconds in self.phases.seconds.items()}
         metrics["iteration_s"] = time.perf_counter() - start
         tokens = metrics["prompt_tokens"] + metrics["response_tokens"]
         metrics["tokens_per_s"] = tokens / metrics["iteration_s"]
         return metrics
 
-    def collect(self, iteration: int) -> list[Trajectory]:
-        """Groups of rollouts: `rollout.rollouts` of each of `rollout.tasks` tasks."""
+    def collect(self, iteration: int) -> Collected:
+        """Groups of rollouts: `rollout.rollouts` of each of `rollout.tasks` tasks.
+
+        With `objective.dynamic_rounds`, in as many rounds as it takes to find enough groups of
+        different outcomes.
+        """
         self.refresh()
         c = self.config
-        tasks = tasks_at(self.task_ids, c.rollout.tasks, c.run.seed, iteration)
-        episodes = [
-            Episode(task, f"{iteration}.{i}", f"{iteration}.{i}.{j}", c.run.seed, iteration, i, j)
-            for i, task in enumerate(tasks)
-            for j in range(c.rollout.rollouts)
-        ]
         settings = PlaySettings(
             c.rollout.max_new_tokens,
             c.rollout.temperature,
@@ -138,7 +140,24 @@ class Trainer:
             snapshots=bool(self.methods) or c.run.save_turns,
             provenance={"prompt_hash": self.student.template.hash},
         )
-        return play(episodes, self.envs, self.student, self.sampler, settings)
+        # Without rounds the place follows from the iteration, so any one can be played alone.
+        drawn = self.groups_drawn if c.objective.dynamic_rounds else iteration * c.rollout.tasks
+
+        def play_round(number: int) -> list[Trajectory]:
+            first = number * c.rollout.tasks
+            tasks = tasks_from(self.task_ids, drawn + first, c.rollout.tasks, c.run.seed)
+            episodes = [
+                Episode(
+                    task, f"{iteration}.{i}", f"{iteration}.{i}.{j}", c.run.seed, iteration, i, j
+                )
+                for i, task in enumerate(tasks, first)
+                for j in range(c.rollout.rollouts)
+            ]
+            return play(episodes, self.envs, self.student, self.sampler, settings)
+
+        found = collect_rounds(c, play_round)
+        self.groups_drawn = drawn + found.groups
+        return found
 
     def refresh(self) -> None:
         """Gives the acting policy the current weights."""
@@ -154,7 +173,7 @@ class Trainer:
         trajectories: Sequence[Trajectory],
         turns: Sequence[Turn],
     ) -> None:
-        """Writes what happened: roots of oracle branches, and the turns if asked for."""
+        """Writes what was learnt from: roots of oracle branches, and the turns if asked for."""
         records = [record for method in self.methods for record in method.records(trajectories)]
         if records:
             log = MetricsLog(self.folder.roots)
@@ -204,6 +223,7 @@ class Trainer:
                 "optimizer_steps": counters.optimizer_steps,
                 "skipped_steps": counters.skipped_steps,
                 "nonfinite_steps": counters.nonfinite_steps,
+                "groups_drawn": self.groups_drawn,
             },
             others=self._others(),
         )
@@ -222,6 +242,8 @@ class Trainer:
         try:
             names = ("optimizer_steps", "skipped_steps", "nonfinite_steps")
             counters, seed = Counters(*(int(state[name]) for name in names)), state["seed"]
+            # Only rounds make it more than what follows from the iteration.
+            drawn = int(state["groups_drawn"]) if self.config.objective.dynamic_rounds else 0
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{file} lacks sampler or step state: {error!r}.") from error
         if seed != self.config.run.seed:
@@ -230,7 +252,7 @@ class Trainer:
                 "Resume with the seed of the run."
             )
         restore_optimizer(checkpoint, self.learner.model, self.learner.optimizer)
-        self.learner.counters = counters
+        self.learner.counters, self.groups_drawn = counters, drawn
         critic = self.learner.critic
         keepers: list[tuple[str, Any]] = [(method.name, method) for method in self.methods]
         if critic is not None:
@@ -329,6 +351,10 @@ def _rounded(model: nn.Module) -> nn.Module:
     for parameter in copy.parameters():
         parameter.data = parameter.data.bfloat16()
     return copy
+
+
+def _turns(trajectories: Sequence[Trajectory]) -> list[Turn]:
+    return [turn for trajectory in trajectories for turn in trajectory.turns]
 
 
 def _due(done: int, every: int) -> bool:

@@ -161,7 +161,12 @@ class _Live:
     def finish(self, stop_reason: str) -> Trajectory:
         success = bool(self.info["success"]) and stop_reason != CONTEXT_OVERFLOW
         if self.turns and not self.turns[-1].done:
-            self.turns[-1] = replace(self.turns[-1], done=True, stop_reason=stop_reason)
+            self.turns[-1] = replace(
+                self.turns[-1],
+                done=True,
+                stop_reason=stop_reason,
+                next_admissible=self.info["admissible_actions"],
+            )
         return Trajectory(
             self.episode,
             self.info["task_type"],
@@ -281,6 +286,7 @@ def _step(
             steps_left=before["steps_left"],
             history=tuple(run.history.last(student.template.history_length)),
             action_templates=before["action_templates"],
+            next_admissible=info["admissible_actions"] if done else (),
             finish_reason=reply.finish_reason,
             provenance=run.provenance,
         )

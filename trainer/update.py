@@ -8,7 +8,9 @@ Axis letters: M turns, B segments, T tokens, R trained tokens of one segment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,9 +152,9 @@ def base_backward(
 
         L = scale * (L_policy + kl_coef * KL - entropy_coef * H) + sum of terms
 
-    `stats` is updated in place.
+    With scale 0 there are the terms alone. `stats` is updated in place, by a base loss only.
     """
-    stats.steps += 1
+    stats.steps += step.scale != 0.0
     rows = contributing(step, config)
     counts = step_counts(step.segments, step.length)
     device = next(model.parameters()).device
@@ -166,12 +168,15 @@ def base_backward(
         adv_B_T = pad_like([step.advantages[i] for i in chosen], new_B_T)
         for term in step.terms:
             adv_B_T = term.advantages(adv_B_T, new_B_T.detach(), batch, turns_B)
-        loss = _base_loss(step, config, counts, batch, chosen, new_B_T, entropy_B_T, adv_B_T, stats)
-        for term in step.terms:
-            extra = term.loss(new_B_T, batch, turns_B)
-            if extra is not None:
-                loss = loss + extra
-        loss.backward()  # type: ignore[no-untyped-call]
+        losses = [term.loss(new_B_T, batch, turns_B) for term in step.terms]
+        if step.scale != 0.0:
+            base = _base_loss(
+                step, config, counts, batch, chosen, new_B_T, entropy_B_T, adv_B_T, stats
+            )
+            losses.insert(0, base)
+        present = [loss for loss in losses if loss is not None]
+        if present:
+            functools.reduce(operator.add, present).backward()  # type: ignore[no-untyped-call]
 
 
 def _base_loss(
@@ -231,9 +236,16 @@ def pad_like(rows: Sequence[Tensor], like_B_T: Tensor) -> Tensor:
 
 
 def auxiliary_backward(
-    model: nn.Module, rows: Sequence[AuxiliaryRow], weight: float, limits: PassLimits
+    model: nn.Module,
+    rows: Sequence[AuxiliaryRow],
+    weight: float,
+    limits: PassLimits,
+    weigh: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> float:
-    """Accumulates the gradient of weight * sum of coefficient * NLL; returns the unweighted sum."""
+    """Accumulates the gradient of weight * sum of coefficient * NLL; returns the unweighted sum.
+
+    `weigh` turns log-probs and their mask into weighted log-probs; None: no token weights.
+    """
     device = next(model.parameters()).device
     total = 0.0
     for micro in micro_batches([len(row.segment.ids) for row in rows], limits.micro_batch_tokens):
@@ -244,6 +256,8 @@ def auxiliary_backward(
         )
         with precision(device, limits.bf16):
             logprobs = token_logprobs(model, batch).logprobs
+        if weigh is not None:
+            logprobs = weigh(logprobs, batch.mask_B_T)
         loss = weighted_nll(logprobs, batch.mask_B_T, coefficients)
         total += float(loss.detach())
         (weight * loss).backward()  # type: ignore[no-untyped-call]

@@ -20,7 +20,15 @@ from trainer.environments import TaskSet, environment_of
 if TYPE_CHECKING:
     from trainer.config import Config, EnvConfig
 
-__all__ = ["check_splits", "make_env", "open_tasks", "split_tasks", "spread", "tasks_at"]
+__all__ = [
+    "check_splits",
+    "make_env",
+    "open_tasks",
+    "split_tasks",
+    "spread",
+    "tasks_at",
+    "tasks_from",
+]
 
 
 def open_tasks(config: EnvConfig) -> TaskSet:
@@ -77,14 +85,19 @@ def spread(task_ids: Sequence[str], n: int | None) -> tuple[str, ...]:
 
 
 def tasks_at(task_ids: Sequence[str], n: int, seed: int, iteration: int) -> list[str]:
-    """The `n` tasks of one iteration.
+    """The `n` tasks of one iteration: `tasks_from` at its place in the schedule."""
+    return tasks_from(task_ids, iteration * n, n, seed)
+
+
+def tasks_from(task_ids: Sequence[str], first: int, n: int, seed: int) -> list[str]:
+    """`n` tasks of the schedule, from place `first` on.
 
     The schedule is one endless sequence: a permutation of all ids after another, each from the
     stream (seed, epoch, "tasks"). It depends on nothing else, so every arm of a comparison and
     every resumed run sees the same tasks.
     """
     size = len(task_ids)
-    places = range(iteration * n, (iteration + 1) * n)
+    places = range(first, first + n)
     return [task_ids[_permutation(size, seed, p // size)[p % size]] for p in places]
 
 
