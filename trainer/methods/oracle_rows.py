@@ -44,6 +44,7 @@ __all__ = [
 
 PROMPT_TOO_LONG = "prompt_too_long"
 TARGET_TOO_LONG = "target_too_long"
+NO_COMMAND = "no_command"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +224,7 @@ class OracleDesk:
             self.env, self.oracle, trajectory.snapshots[t], **_place(trajectory, t)
         )
         self._seconds.append(perf_counter() - began)
+        self._reasons.update([NO_COMMAND] if found is None else [])
         return found
 
     def episode(
