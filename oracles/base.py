@@ -40,6 +40,9 @@ class Decision:
     status: PlanStatus
     action: str | None
     detail: str = ""
+    thought: str | None = None
+    """What an oracle that writes its thoughts says about the command, for a student to learn; so
+    it must hold nothing that the student cannot know. None: it has no thoughts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,8 @@ class BranchStep:
     terminated: bool
     truncated: bool
     next_observation: str
+    thought: str | None = None
+    """What the oracle said about the command, for the student; None: it says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +279,7 @@ class _Run:
             action = self._checked(decision)
             if action is None:
                 return BranchStatus.STOPPED
-            step = self._step(observation, action)
+            step = self._step(observation, action, decision.thought)
             if step is None:
                 return BranchStatus.STOPPED
             self.steps.append(step)
@@ -309,7 +311,7 @@ class _Run:
             return None
         return action
 
-    def _step(self, observation: str, action: str) -> BranchStep | None:
+    def _step(self, observation: str, action: str, thought: str | None) -> BranchStep | None:
         began = perf_counter()
         try:
             following, reward, terminated, truncated, info = self.env.step(action)
@@ -323,6 +325,7 @@ class _Run:
                 terminated=terminated,
                 truncated=truncated,
                 next_observation=following,
+                thought=thought,
             )
             self.admissible = info["admissible_actions"]
             self.templates = tuple(info.get("action_templates", ()))

@@ -9,13 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from oracles.branch import Branch
-from trainer.auxiliary.sero_weights import effective_depth, reach_weights
-from trainer.config import SeroConfig
+from trainer.auxiliary.depth_schedule import max_depth
+from trainer.auxiliary.sero_weighting import Weighting, decay_of
+from trainer.auxiliary.sero_weights import effective_depth
+from trainer.config import ConfigError, SeroConfig
 from trainer.data import Segment
 from trainer.metrics import mean_or_none
 from trainer.rollout import Trajectory
 
-__all__ = ["GrownRoot", "RootChoice", "branch_metrics", "root_record"]
+__all__ = [
+    "GrownRoot",
+    "RootChoice",
+    "branch_metrics",
+    "depth_at",
+    "root_record",
+    "weighting",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +70,52 @@ class GrownRoot:
         return "oracle_worse" if self.G_pi > self.G_O else "oracle_not_better"
 
 
-def branch_metrics(roots: Sequence[GrownRoot], config: SeroConfig, groups: int) -> dict[str, Any]:
+def weighting(
+    roots: Sequence[GrownRoot], config: SeroConfig, depth: int | None = None
+) -> Weighting:
+    """How these roots, all of one iteration, are weighted.
+
+    Args:
+        depth: rows of each branch that the schedule trains; None: all.
+    """
+    bank = [root.logz for root in roots if root.gate > 0]
+    delta = decay_of(config.delta, bank)
+    return Weighting(config.rule, delta, config.decay, depth, config.depth_direction)
+
+
+def depth_at(config: SeroConfig, horizon: int, iteration: int) -> int | None:
+    """Rows of each branch that an iteration trains; None: all, there is no schedule.
+
+    Args:
+        horizon: longest branch, unless `max_depth` is shorter.
+    """
+    if config.depth_iterations == 0:
+        return None
+    final = horizon if config.max_depth is None else min(config.max_depth, horizon)
+    if config.depth_start > final:
+        raise ConfigError(
+            f"auxiliary.sero.depth_start={config.depth_start} exceeds the longest branch, {final} "
+            "steps (auxiliary.sero.max_depth, env.max_steps)."
+        )
+    return max_depth(
+        iteration, growth_updates=config.depth_iterations, final=final, start=config.depth_start
+    )
+
+
+def branch_metrics(
+    roots: Sequence[GrownRoot], config: SeroConfig, groups: int, depth: int | None = None
+) -> dict[str, Any]:
     """Figures of one iteration's branches; `None` where there was nothing to measure.
 
     - sero/gate_mean, gate_zero_share: over selected roots; gate_reasons counts them by outcome.
     - sero/z, z_root: mean z over the states (the roots) of open branches.
     - sero/effective_depth: mean sum of weights of open branches, in rows.
     - sero/pruned_mass: gate times weight of the rows that `w_min` drops.
+    - sero/delta: decay of rule `depth`; sero/depth: rows of a branch that the schedule trains.
     """
     active = [root for root in roots if root.gate > 0]
-    weights = [reach_weights(root.logz, config.rule, config.delta) for root in active]
+    scheme = weighting(roots, config, depth)
+    weights = [scheme.weights(root.logz) for root in active]
     valid = [root for root in roots if root.valid]
     n = len(roots)
     return {
@@ -93,6 +138,8 @@ def branch_metrics(roots: Sequence[GrownRoot], config: SeroConfig, groups: int) 
             for w in row
             if w <= config.w_min
         ),
+        "sero/delta": scheme.delta if config.rule == "depth" else None,
+        "sero/depth": depth,
         "sero/restore_s": math.fsum(root.branch.restore_s for root in roots),
         "sero/oracle_s": math.fsum(root.branch.oracle_s for root in roots),
         "sero/env_s": math.fsum(root.branch.env_s for root in roots),
@@ -100,11 +147,12 @@ def branch_metrics(roots: Sequence[GrownRoot], config: SeroConfig, groups: int) 
 
 
 def root_record(
-    root: GrownRoot, trajectory: Trajectory, config: SeroConfig, texts: bool
+    root: GrownRoot, trajectory: Trajectory, scheme: Weighting, texts: bool
 ) -> dict[str, Any]:
     """One root as plain data. Student-visible facts only: never `Branch.detail`.
 
     Args:
+        scheme: how this iteration's roots are weighted.
         texts: also the student's episode and the branch with their observations.
     """
     branch = root.branch
@@ -119,7 +167,7 @@ def root_record(
         "actions": [step.action for step in branch.steps],
         "success": branch.success,
         "z": [math.exp(value) for value in root.logz],
-        "weights": reach_weights(root.logz, config.rule, config.delta),
+        "weights": scheme.weights(root.logz),
     }
     if texts:
         record |= {

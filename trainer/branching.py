@@ -9,10 +9,12 @@ Promises (tests/trainer/test_branching.py, test_no_leak.py):
    the root, then the branch's observations with the oracle's commands. The privileged view goes
    to the oracle and nowhere else.
 4. The target is `<think></think><action>COMMAND</action>` and the end token. The loss covers
-   command, closing tag and end token; z covers the command alone.
+   command, closing tag and end token; z covers the command alone. Switches say otherwise
+   (`trainer.branch_targets`, tests/trainer/methods/test_sero_switches.py).
+5. A thought that the policy samples comes from a stream keyed by its group and its step.
 
-Of the training loop, only this module, `trainer.branch_records`, `trainer.methods.oracle_rows` and
-`trainer.oracle_registry` import `oracles`.
+Of the training loop, only this module, `trainer.branch_records`, `trainer.branch_targets`,
+`trainer.methods.oracle_rows` and `trainer.oracle_registry` import `oracles`.
 """
 
 from __future__ import annotations
@@ -26,35 +28,50 @@ import gymnasium
 from torch import nn
 
 from oracles.base import HistoryItem, Oracle
-from oracles.branch import Branch, RootRecord
+from oracles.branch import Branch, Reason, RootRecord
 from oracles.branch import run as run_branch
 from trainer import rng
 from trainer.auxiliary.sero import count_roots, row_coefficients
+from trainer.auxiliary.sero_weighting import Weighting
 from trainer.auxiliary.sero_weights import (
     Rollout,
     choose_root,
     gate,
     log_z,
-    reach_weights,
     success_return,
+    suffix_return,
 )
-from trainer.branch_records import GrownRoot, RootChoice, branch_metrics, root_record
-from trainer.config import Config, SeroConfig
-from trainer.data import Segment
-from trainer.methods.oracle_rows import branch_rows
+from trainer.branch_records import (
+    GrownRoot,
+    RootChoice,
+    branch_metrics,
+    depth_at,
+    root_record,
+    weighting,
+)
+from trainer.branch_targets import branch_prompts, branch_target
+from trainer.config import Config, ConfigError, SeroConfig
+from trainer.data import Segment, make_segment
+from trainer.generation.base import GenerationRequest, Sampler
 from trainer.methods.protocol import PassLimits
 from trainer.oracle_registry import make_oracle
 from trainer.rollout import Student, Trajectory
 from trainer.update import AuxiliaryRow, score_segments
+
+THOUGHT = "sero-thought"
+"""Purpose of the streams that sample thoughts."""
 
 __all__ = [
     "Brancher",
     "GrownRoot",
     "RootChoice",
     "grow",
+    "pass_limits",
+    "play_on",
     "score",
     "select_roots",
     "step_rows",
+    "with_rows",
 ]
 
 
@@ -72,7 +89,7 @@ def select_roots(
     for uid, members in groups.items():
         u1, u2 = rng.stream(seed, iteration, uid, purpose=rng.ROOT).random(2)
         summary = [Rollout(trajectories[i].success, len(trajectories[i].turns)) for i in members]
-        root = choose_root(summary, float(u1), float(u2), pool=config.pool)
+        root = choose_root(summary, float(u1), float(u2), config.pool, config.scheme)
         if root is not None:
             roots.append(RootChoice(members[root.rollout], root.step))
     return roots
@@ -87,7 +104,20 @@ def grow(
     config: SeroConfig,
     max_target_tokens: int,
 ) -> GrownRoot:
-    """Runs one branch in `env`, gates it, and makes its rows if the gate is open."""
+    """`play_on`, and `with_rows` for every think mode but `sampled`, which needs replies."""
+    root = play_on(choice, trajectory, env, oracle, config)
+    prompts = branch_prompts(root.branch, student, config) if root.gate > 0 else ()
+    return with_rows(root, prompts, student, config, max_target_tokens)
+
+
+def play_on(
+    choice: RootChoice,
+    trajectory: Trajectory,
+    env: gymnasium.Env[str, str],
+    oracle: Oracle[Any],
+    config: SeroConfig,
+) -> GrownRoot:
+    """Runs one branch in `env` and gates it; rows are made later."""
     turn = trajectory.turns[choice.t]
     history = trajectory.history_before(choice.t)
     branch = run_branch(
@@ -101,28 +131,52 @@ def grow(
     )
     reasons = list(branch.reasons)
     G_pi, G_O = _returns(branch, trajectory, config)
-    g = gate(G_pi, G_O, config.return_scale, branch.valid)
+    if not (math.isfinite(G_pi) and math.isfinite(G_O)):
+        reasons.append(Reason.NON_FINITE)
+    g = gate(G_pi, G_O, config.return_scale, not reasons)
+    unique = tuple(dict.fromkeys(reasons))
+    return GrownRoot(choice, branch, not reasons, unique, G_pi, G_O, g)
+
+
+def with_rows(
+    root: GrownRoot,
+    prompts: Sequence[tuple[int, ...]],
+    student: Student,
+    config: SeroConfig,
+    max_target_tokens: int,
+    replies: Sequence[Sequence[int]] | None = None,
+) -> GrownRoot:
+    """The root with the rows of its branch; without any where its gate is 0.
+
+    A step without a target makes the whole branch invalid: the weights of the others would be
+    those of a way that the policy was not shown.
+
+    Args:
+        prompts: of each step, see `branch_prompts`.
+        replies: ids that the policy sampled at each step; for think mode `sampled`.
+
+    Raises:
+        ValueError: think mode `sampled` without replies.
+    """
+    if not root.gate > 0:
+        return root
+    if replies is None:
+        if config.think_mode == "sampled":
+            raise ValueError("think_mode=sampled needs the policy's replies at the branch states.")
+        replies = ((),) * len(prompts)
+    reasons: list[str] = []
     rows: list[Segment] = []
     z_rows: list[Segment] = []
-    if g > 0:
-        found, unfit = branch_rows(branch, student, max_target_tokens)
-        reasons += unfit
-        rows = [row.segment() for row in found]
-        z_rows = [row.command_segment() for row in found]
-    valid = not reasons
-    if not valid:
-        g, rows, z_rows = 0.0, [], []
-    return GrownRoot(
-        choice,
-        branch,
-        valid,
-        tuple(dict.fromkeys(reasons)),
-        G_pi,
-        G_O,
-        g,
-        tuple(rows),
-        tuple(z_rows),
-    )
+    for prompt_ids, step, reply in zip(prompts, root.branch.steps, replies, strict=True):
+        target = branch_target(step, prompt_ids, student, config, max_target_tokens, reply)
+        if isinstance(target, str):
+            reasons.append(target)
+        else:
+            rows.append(make_segment(prompt_ids, target.ids, mask=target.loss_mask))
+            z_rows.append(make_segment(prompt_ids, target.ids, mask=target.z_mask))
+    if reasons:
+        return replace(root, valid=False, reasons=tuple(dict.fromkeys(reasons)), gate=0.0)
+    return replace(root, rows=tuple(rows), z_rows=tuple(z_rows))
 
 
 def _returns(branch: Branch, trajectory: Trajectory, config: SeroConfig) -> tuple[float, float]:
@@ -132,6 +186,13 @@ def _returns(branch: Branch, trajectory: Trajectory, config: SeroConfig) -> tupl
     start = branch.root_step
     end = math.inf if branch.steps_left is None else start + branch.steps_left
     horizon = int(end) if math.isfinite(end) else max(len(trajectory.turns), start) + 10**9
+    if config.target == "reward":
+        own = [turn.reward for turn in trajectory.turns]
+        oracle = [step.reward for step in branch.steps]
+        return (
+            suffix_return(own, start, horizon, config.gamma),
+            suffix_return(oracle, 0, horizon - start, config.gamma),
+        )
     return (
         success_return(trajectory.success, len(trajectory.turns), horizon),
         success_return(branch.success, start + len(branch.steps), horizon),
@@ -141,21 +202,28 @@ def _returns(branch: Branch, trajectory: Trajectory, config: SeroConfig) -> tupl
 def score(roots: Sequence[GrownRoot], model: nn.Module, limits: PassLimits) -> list[GrownRoot]:
     """Fills `logz` of open branches under the frozen behaviour policy, in one batch.
 
-    Once per iteration, before its first optimiser step, in eval mode and at temperature 1.
+    Once per iteration, before its first optimiser step, in eval mode and at temperature 1; once
+    per epoch where `z_every` says so.
     """
     rows = [row for root in roots for row in root.z_rows]
     values = iter([log_z(row) for row in score_segments(model, rows, limits)])
     return [replace(root, logz=tuple(next(values) for _ in root.z_rows)) for root in roots]
 
 
-def step_rows(roots: Sequence[GrownRoot], config: SeroConfig) -> list[AuxiliaryRow]:
-    """Rows of one optimiser step with their coefficients; N_root counts this step's roots."""
+def step_rows(
+    roots: Sequence[GrownRoot], config: SeroConfig, scheme: Weighting | None = None
+) -> list[AuxiliaryRow]:
+    """Rows of one optimiser step with their coefficients; N_root counts this step's roots.
+
+    Args:
+        scheme: how the whole iteration's roots are weighted; None: these are all.
+    """
+    scheme = weighting(roots, config) if scheme is None else scheme
     gates = [root.gate for root in roots]
-    weights = [reach_weights(root.logz, config.rule, config.delta) for root in roots]
     counts = [[row.trained for row in root.rows] for root in roots]
     coefficients = row_coefficients(
         gates,
-        weights,
+        [scheme.weights(root.logz) for root in roots],
         counts,
         n_root=count_roots(gates, [root.valid for root in roots], config.normaliser),
         w_min=config.w_min,
@@ -169,51 +237,108 @@ def step_rows(roots: Sequence[GrownRoot], config: SeroConfig) -> list[AuxiliaryR
     ]
 
 
+def pass_limits(config: Config, student: Student) -> PassLimits:
+    """How passes over a run's segments are cut."""
+    bf16 = config.run.dtype == "bfloat16"
+    return PassLimits(config.optim.micro_batch_tokens, student.pad_id, bf16)
+
+
 class Brancher:
-    """Everything SERO needs besides the rollouts: its environment, oracle and settings."""
+    """Everything SERO needs besides the rollouts: its environment, oracle and settings.
+
+    Args:
+        sampler: generates with the acting policy; needed for think mode `sampled`.
+    """
 
     def __init__(
-        self, config: Config, section: SeroConfig, env: gymnasium.Env[str, str], student: Student
+        self,
+        config: Config,
+        section: SeroConfig,
+        env: gymnasium.Env[str, str],
+        student: Student,
+        sampler: Sampler | None = None,
     ) -> None:
+        if section.think_mode == "sampled" and sampler is None:
+            raise ConfigError(
+                "auxiliary.sero.think_mode=sampled lets the policy think at the states of a "
+                "branch, and there is nothing to sample with. Use another think_mode."
+            )
+        depth_at(section, config.env.max_steps, 0)
         self.config = config
         self.section = section
         self.env = env
         self.student = student
+        self.sampler = sampler
         self.oracle = make_oracle(section.oracle, section.oracle_budget_s, config.env.id)
 
     def branch(
         self, iteration: int, trajectories: Sequence[Trajectory], model: nn.Module
     ) -> list[GrownRoot]:
         """Selects, grows and scores the roots of one iteration. `model` is not changed."""
-        c = self.config
-        choices = select_roots(trajectories, self.section, c.run.seed, iteration)
+        c, section = self.config, self.section
+        choices = select_roots(trajectories, section, c.run.seed, iteration)
         roots = [
-            grow(
-                choice,
-                trajectories[choice.index],
-                self.env,
-                self.oracle,
-                self.student,
-                self.section,
-                c.rollout.max_new_tokens,
-            )
+            play_on(choice, trajectories[choice.index], self.env, self.oracle, section)
             for choice in choices
         ]
-        limits = PassLimits(
-            c.optim.micro_batch_tokens, self.student.pad_id, c.run.dtype == "bfloat16"
-        )
-        return score(roots, model, limits)
+        prompts = [
+            branch_prompts(root.branch, self.student, section) if root.gate > 0 else []
+            for root in roots
+        ]
+        uids = [trajectories[choice.index].episode.uid for choice in choices]
+        replies = self._replies(iteration, uids, prompts)
+        grown = [
+            with_rows(root, own, self.student, section, c.rollout.max_new_tokens, thoughts)
+            for root, own, thoughts in zip(roots, prompts, replies, strict=True)
+        ]
+        return score(grown, model, pass_limits(c, self.student))
 
-    def metrics(self, roots: Sequence[GrownRoot]) -> dict[str, Any]:
+    def _replies(
+        self, iteration: int, uids: Sequence[str], prompts: Sequence[Sequence[tuple[int, ...]]]
+    ) -> Sequence[Sequence[tuple[int, ...]] | None]:
+        """What the policy says at every step of the open branches, sampled in one batch; nothing
+        where the prompt is too long. None in other think modes."""
+        c = self.config
+        if self.section.think_mode != "sampled" or self.sampler is None:
+            return [None for _ in prompts]
+        places = [
+            (r, k)
+            for r, own in enumerate(prompts)
+            for k, prompt_ids in enumerate(own)
+            if self.student.fits(prompt_ids)
+        ]
+        requests = [
+            GenerationRequest(
+                prompts[r][k],
+                rng.stream(c.run.seed, iteration, uids[r], 0, k, THOUGHT),
+                c.rollout.max_new_tokens,
+                c.rollout.temperature,
+            )
+            for r, k in places
+        ]
+        generated = self.sampler.generate(requests) if requests else []
+        found = {place: reply.ids for place, reply in zip(places, generated, strict=True)}
+        return [[found.get((r, k), ()) for k in range(len(own))] for r, own in enumerate(prompts)]
+
+    def metrics(self, roots: Sequence[GrownRoot], iteration: int = 0) -> dict[str, Any]:
         """See `trainer.branch_records.branch_metrics`."""
-        return branch_metrics(roots, self.section, self.config.rollout.tasks)
+        return branch_metrics(
+            roots, self.section, self.config.rollout.tasks, self._depth(iteration)
+        )
 
     def records(
-        self, roots: Sequence[GrownRoot], trajectories: Sequence[Trajectory]
+        self,
+        roots: Sequence[GrownRoot],
+        trajectories: Sequence[Trajectory],
+        iteration: int = 0,
     ) -> list[dict[str, Any]]:
         """One record a root for `roots.jsonl`; the first open one with all its texts."""
         first = next((i for i, root in enumerate(roots) if root.gate > 0), None)
+        scheme = weighting(roots, self.section, self._depth(iteration))
         return [
-            root_record(root, trajectories[root.choice.index], self.section, i == first)
+            root_record(root, trajectories[root.choice.index], scheme, i == first)
             for i, root in enumerate(roots)
         ]
+
+    def _depth(self, iteration: int) -> int | None:
+        return depth_at(self.section, self.config.env.max_steps, iteration)

@@ -5,14 +5,21 @@ Text becomes ids once, before sampling; sampled ids are never encoded again from
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from agent_envs.prompting import PromptTemplate, PromptView
+from agent_envs.prompting import FormattedReply, PromptTemplate, PromptView
 from trainer.config_sections import ConfigError
 
 Span = tuple[int, int]
+TokenSet = Literal["command", "command_closing", "after_think", "all"]
+"""Tokens of a target: those of the command; these, its closing tag and the end token; all behind
+the thought; all."""
+
+_NO_THOUGHT = "<think></think>"
+_THOUGHT_END = "</think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +28,11 @@ class ReplyTarget:
 
     Attributes:
         ids: the reply and the end token, (R,).
-        loss_mask: command, closing tag and end token, (R,): the policy also learns to stop.
-            The empty thought and the opening tag are context, so a reasoning model's
-            thoughts are not overwritten.
-        z_mask: command only, (R,). Tag tokens have probability near 1 and would inflate a
-            length-normalised likelihood.
+        loss_mask: command, closing tag and end token, (R,), unless asked otherwise: the policy
+            also learns to stop. The empty thought and the opening tag are context, so a
+            reasoning model's thoughts are not overwritten.
+        z_mask: command only, (R,), unless asked otherwise. Tag tokens have probability near 1
+            and would inflate a length-normalised likelihood.
     """
 
     ids: tuple[int, ...]
@@ -99,20 +106,124 @@ def span_mask(offsets: Sequence[Span], spans: Sequence[Span]) -> tuple[bool, ...
 
 
 def encode_reply(
-    template: PromptTemplate, command: str, tokenizer: Any, end_id: int
+    template: PromptTemplate,
+    command: str,
+    tokenizer: Any,
+    end_id: int,
+    *,
+    thought: str | None = "",
+    loss_tokens: TokenSet = "command_closing",
+    z_tokens: TokenSet = "command",
 ) -> ReplyTarget:
     """The reply that sends `command`, as a training target.
 
+    Args:
+        thought: what stands between the tags of the thought; None: neither tags nor thought.
+        loss_tokens, z_tokens: which tokens each mask covers.
+
     Raises:
-        ValueError: an empty command, or a tokenizer without offsets.
+        ValueError: an empty command, a tokenizer without offsets, or a thought in a template
+            whose reply does not begin with an empty one.
     """
+    reply = _reply_to(template, command)
+    if thought != "":
+        head = "" if thought is None else f"<think>{thought}{_THOUGHT_END}"
+        reply = _behind(head, _without_thought(reply))
+    ids, offsets = encode_with_offsets(tokenizer, reply.text)
+    masks = (_token_set(reply, offsets, which) for which in (loss_tokens, z_tokens))
+    return ReplyTarget((*ids, end_id), *masks)
+
+
+def force_command(
+    template: PromptTemplate,
+    command: str,
+    sampled_ids: Sequence[int],
+    tokenizer: Any,
+    stop_ids: Collection[int],
+    end_id: int,
+    *,
+    loss_tokens: TokenSet = "command_closing",
+    z_tokens: TokenSet = "command",
+) -> ReplyTarget | None:
+    """A sampled reply up to the end of its thought, and from there the one that sends `command`.
+
+    The thought keeps its ids as they were drawn. Where its last token reaches into what follows,
+    that token makes way for the characters of it that belong to the thought.
+
+    Args:
+        sampled_ids: a reply, with or without its stop token.
+        loss_tokens, z_tokens: which tokens each mask covers.
+
+    Returns:
+        None where the reply ends no thought.
+
+    Raises:
+        ValueError: see `encode_reply`.
+    """
+    reply = _without_thought(_reply_to(template, command))
+    thought = sampled_thought(tokenizer, sampled_ids, stop_ids)
+    if thought is None:
+        return None
+    body = strip_stop(sampled_ids, stop_ids)
+    lengths = range(len(body) + 1)
+    kept = bisect_right(lengths, len(thought), key=lambda n: len(decode(tokenizer, body[:n]))) - 1
+    # A prefix that ends inside a character decodes to something that is not in the text.
+    while not thought.startswith(decode(tokenizer, body[:kept])):
+        kept -= 1
+    reply = _behind(thought[len(decode(tokenizer, body[:kept])) :], reply)
+    ids, offsets = encode_with_offsets(tokenizer, reply.text)
+    masks = (
+        (which == "all",) * kept + _token_set(reply, offsets, which)
+        for which in (loss_tokens, z_tokens)
+    )
+    return ReplyTarget((*body[:kept], *ids, end_id), *masks)
+
+
+def sampled_thought(
+    tokenizer: Any, sampled_ids: Sequence[int], stop_ids: Collection[int]
+) -> str | None:
+    """Text of a sampled reply up to the end of its first thought; None where it ends none."""
+    text = reply_text(tokenizer, sampled_ids, stop_ids)
+    end = text.find(_THOUGHT_END)
+    return None if end < 0 else text[: end + len(_THOUGHT_END)]
+
+
+def _reply_to(template: PromptTemplate, command: str) -> FormattedReply:
     if not command.strip():
         raise ValueError("cannot make a target of an empty command")
-    reply = template.format_command(command)
-    ids, offsets = encode_with_offsets(tokenizer, reply.text)
-    z_mask = span_mask(offsets, [reply.command_span])
-    loss_mask = span_mask(offsets, [reply.command_span, reply.closing_span])
-    return ReplyTarget((*ids, end_id), (*loss_mask, True), (*z_mask, False))
+    return template.format_command(command)
+
+
+def _without_thought(reply: FormattedReply) -> FormattedReply:
+    if not reply.text.startswith(_NO_THOUGHT):
+        raise ValueError(
+            f"the template's reply {reply.text!r} does not begin with {_NO_THOUGHT!r}, so no other "
+            "thought can take its place"
+        )
+    cut = replace(reply, text=reply.text[len(_NO_THOUGHT) :])
+    return _moved(cut, -len(_NO_THOUGHT))
+
+
+def _behind(head: str, reply: FormattedReply) -> FormattedReply:
+    return _moved(replace(reply, text=head + reply.text), len(head))
+
+
+def _moved(reply: FormattedReply, by: int) -> FormattedReply:
+    spans = [(start + by, end + by) for start, end in (reply.command_span, reply.closing_span)]
+    return replace(reply, command_span=spans[0], closing_span=spans[1])
+
+
+def _token_set(reply: FormattedReply, offsets: Sequence[Span], which: TokenSet) -> tuple[bool, ...]:
+    """Mask of a reply's tokens and of the end token behind them."""
+    size = len(reply.text)
+    end = reply.text.rfind(_THOUGHT_END, 0, reply.command_span[0])
+    spans = {
+        "command": [reply.command_span],
+        "command_closing": [reply.command_span, reply.closing_span],
+        "after_think": [(0 if end < 0 else end + len(_THOUGHT_END), size)],
+        "all": [(0, size)],
+    }
+    return (*span_mask(offsets, spans[which]), which != "command")
 
 
 def command_mask(

@@ -38,6 +38,12 @@ _TEXTS = {
         "</think>. Then give exactly one of the possible commands, inside <action> and </action>."
     ),
 }
+_WITHOUT_THOUGHT = {
+    "instruction": (
+        "Decide on the next command. Give exactly one of the possible commands, inside <action> "
+        "and </action>."
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -49,11 +55,13 @@ class FieldTemplate:
         hidden: verbs left out of the list of possible commands.
         tail: characters sent when a reply has no action tags (30 in the published
             ALFWorld runs, 20 in WebShop's).
+        think: whether the prompt asks for a thought. The projection wants one in any case.
     """
 
     history_length: int = 2
     hidden: tuple[str, ...] = ("help",)
     tail: int = ALFWORLD_TAIL
+    think: bool = True
 
     name = "field"
     version = 1
@@ -96,12 +104,12 @@ class FieldTemplate:
         lines.append(_TEXTS[key].format(number=view.step + 1, observation=now))
         lines.append(_TEXTS["actions"].format(actions=self._actions(view)))
         lines.append("")
-        lines.append(_TEXTS["instruction"])
+        lines.append(self._texts()["instruction"])
         return "\n".join(lines)
 
     def _texts(self) -> Mapping[str, str]:
         """The wording."""
-        return _TEXTS
+        return _TEXTS if self.think else {**_TEXTS, **_WITHOUT_THOUGHT}
 
     def _options(self) -> Mapping[str, Any]:
         """Everything besides the wording that decides the text."""

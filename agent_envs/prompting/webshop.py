@@ -37,6 +37,7 @@ class WebShopFieldTemplate(FieldTemplate):
         history_length: past steps shown (the published runs use 2).
         hidden: verbs left out of the list of possible commands.
         tail: characters sent when a reply has no action tags (20 in the published runs).
+        think: whether the prompt asks for a thought.
         max_characters: of the whole prompt; a longer one is made without its history.
     """
 

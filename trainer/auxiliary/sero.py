@@ -23,11 +23,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from trainer.auxiliary.sero_rows import (
+    BranchNorm,
+    Normaliser,
+    TokenAggregation,
+    TokenWeights,
+    count_roots,
+    pruned_mass,
+    row_coefficients,
+    same_length,
+    sero_branch_loss,
+    weigh_tokens,
+)
 from trainer.auxiliary.sero_weights import (
     WeightRule,
     effective_depth,
@@ -36,7 +47,7 @@ from trainer.auxiliary.sero_weights import (
     log_z,
     reach_weights,
 )
-from trainer.objectives.aggregate import as_mask, check_matrices, weighted_nll
+from trainer.objectives.aggregate import as_mask, weighted_nll
 
 __all__ = [
     "Branch",
@@ -48,12 +59,9 @@ __all__ = [
     "row_coefficients",
     "sero_branch_loss",
     "sero_loss",
+    "weigh_tokens",
     "weighted_nll",
 ]
-
-Normaliser = Literal["selected", "valid", "active"]
-TokenAggregation = Literal["mean", "sum"]
-BranchNorm = Literal["none", "mass"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,145 +116,6 @@ class SeroResult:
     diagnostics: dict[str, float] = field(default_factory=dict)
 
 
-def count_roots(
-    gates_R: Sequence[float], valid_R: Sequence[bool], normaliser: Normaliser = "selected"
-) -> int:
-    """N_root of one optimiser step.
-
-    - "selected": every selected root, also invalid ones and those with gate 0. The auxiliary
-      force fades by itself as the policy catches up with the oracle.
-    - "valid": roots with v_r = 1.
-    - "active": roots with g_r > 0; each useful root keeps its force.
-
-    With several processes, add their counts before calling `row_coefficients`.
-    """
-    _same_length(gates_R=gates_R, valid_R=valid_R)
-    if normaliser == "selected":
-        return len(gates_R)
-    if normaliser == "valid":
-        return sum(map(bool, valid_R))
-    if normaliser == "active":
-        return sum(g > 0 for g in gates_R)
-    raise ValueError(f"Unknown normaliser {normaliser!r}; choose 'selected', 'valid' or 'active'.")
-
-
-def row_coefficients(
-    gates_R: Sequence[float],
-    weights_R_K: Sequence[Sequence[float]],
-    token_counts_R_K: Sequence[Sequence[int]],
-    *,
-    n_root: int,
-    token_agg: TokenAggregation = "mean",
-    w_min: float = 0.0,
-    branch_norm: BranchNorm = "none",
-) -> list[list[float]]:
-    """Factor of each branch row's summed token NLL.
-
-        coef_{r,k} = g_r * w_{r,k} / (max(N_root, 1) * |C_k| * norm_r)
-
-    |C_k| is left out under `token_agg="sum"`; norm_r is 1, or D_r = sum_k w_{r,k} under
-    `branch_norm="mass"` (over all rows, so that pruning never makes the kept rows heavier).
-
-    Rows with coefficient exactly 0 need no forward pass: gate 0, weight 0, no loss tokens, or
-    w <= w_min where w_min > 0.
-
-    Args:
-        gates_R: g_r of each root.
-        weights_R_K: w of each row; ragged over roots.
-        token_counts_R_K: number of loss tokens |C_k| of each row.
-        n_root: from `count_roots`, over the whole optimiser step.
-        token_agg, branch_norm: as above.
-        w_min: weight at or below which a row is dropped.
-
-    Returns:
-        Floats in the layout of `weights_R_K`.
-
-    Raises:
-        ValueError: layouts differ, a gate or weight is negative or not finite, unknown option.
-    """
-    _same_length(gates_R=gates_R, weights_R_K=weights_R_K, token_counts_R_K=token_counts_R_K)
-    if n_root < 0 or not w_min >= 0.0:
-        raise ValueError(f"n_root and w_min must not be negative, found {n_root} and {w_min}.")
-    _check_options(token_agg, branch_norm)
-    coefficients: list[list[float]] = []
-    for g, weights, counts in zip(gates_R, weights_R_K, token_counts_R_K, strict=True):
-        _same_length(weights=weights, token_counts=counts)
-        for value in (g, *weights):
-            if not (math.isfinite(value) and value >= 0.0):
-                raise ValueError(f"Gates and weights must be finite and >= 0, found {value}.")
-        scale = float(max(n_root, 1))
-        if branch_norm == "mass":
-            scale *= effective_depth(weights) or 1.0
-        coefficients.append(
-            [
-                g * w / (scale * (count if token_agg == "mean" else 1))
-                if _kept(g, w, w_min) and count > 0
-                else 0.0
-                for w, count in zip(weights, counts, strict=True)
-            ]
-        )
-    return coefficients
-
-
-def pruned_mass(
-    gates_R: Sequence[float], weights_R_K: Sequence[Sequence[float]], w_min: float
-) -> float:
-    """Sum of g_r * w_{r,k} over the rows that `w_min` drops; log it next to the loss."""
-    return math.fsum(
-        g * w
-        for g, weights in zip(gates_R, weights_R_K, strict=True)
-        for w in weights
-        if not _kept(g, w, w_min)
-    )
-
-
-def sero_branch_loss(
-    logp_K_T: Tensor,
-    mask_K_T: Tensor,
-    gates_K: Tensor,
-    weights_K: Tensor,
-    *,
-    n_root: int,
-    token_agg: TokenAggregation = "mean",
-    w_min: float = 0.0,
-    branch_mass_K: Tensor | None = None,
-) -> Tensor:
-    """The same part of the loss from padded rows, without precomputed coefficients.
-
-    Args:
-        logp_K_T: float (K, T), log-probs under the trained policy, with gradient.
-        mask_K_T: bool or 0/1 (K, T), loss tokens.
-        gates_K: float (K,), gate of each row's branch; detached here.
-        weights_K: float (K,), weight of each row; detached here.
-        n_root: roots of the whole optimiser step.
-        token_agg, w_min: see `row_coefficients`.
-        branch_mass_K: float (K,), D_r of each row's branch, for `branch_norm="mass"`; a branch
-            may be cut over micro-batches, so it cannot be computed here. None: no division.
-
-    Returns:
-        Scalar; the parts of one step add up.
-    """
-    check_matrices(logp_K_T=logp_K_T, mask_K_T=mask_K_T)
-    _check_options(token_agg, "none")
-    mass_K = torch.ones_like(weights_K) if branch_mass_K is None else branch_mass_K
-    gates = gates_K.detach().double().tolist()
-    weights = weights_K.detach().double().tolist()
-    masses = mass_K.detach().double().tolist()
-    counts = as_mask(mask_K_T).sum(dim=-1).tolist()
-    _same_length(mask=counts, gates_K=gates, weights_K=weights, branch_mass_K=masses)
-    coefficients = row_coefficients(
-        gates,
-        [[w] for w in weights],
-        [[count] for count in counts],
-        n_root=n_root,
-        token_agg=token_agg,
-        w_min=w_min,
-    )
-    flat = [c / mass if c else 0.0 for (c,), mass in zip(coefficients, masses, strict=True)]
-    coef_K = torch.tensor(flat, dtype=torch.float64, device=logp_K_T.device)
-    return weighted_nll(logp_K_T, mask_K_T, coef_K)
-
-
 def is_valid(branch: Branch) -> bool:
     """v_r as the loss uses it: v_r, finite returns, at least one step, tokens in every row."""
     return bool(
@@ -269,6 +138,7 @@ def sero_loss(
     token_agg: TokenAggregation = "mean",
     w_min: float = 0.0,
     branch_norm: BranchNorm = "none",
+    token_weights: TokenWeights = "none",
 ) -> SeroResult:
     """The whole objective for one optimiser step, branch by branch, in float64.
 
@@ -281,6 +151,7 @@ def sero_loss(
         normaliser: see `count_roots`.
         lambda_O: coefficient of `weighted`.
         token_agg, w_min, branch_norm: see `row_coefficients`.
+        token_weights: see `weigh_tokens`; `Row.nll` is without them.
 
     Returns:
         SeroResult. Without a positive gate the loss is exactly 0, `backward()` works and every
@@ -320,7 +191,8 @@ def sero_loss(
             share = 0.0 if dropped else coefficient * divisor
             rows[r].append(Row(gates_R[r], weights_R_K[r][k], nll, share))
             coef_1 = torch.tensor([coefficient], dtype=torch.float64)
-            loss = loss + weighted_nll(logp.double()[None], mask[None], coef_1)
+            weighed = weigh_tokens(logp.double()[None], mask[None], token_weights)
+            loss = loss + weighted_nll(weighed, mask[None], coef_1)
 
     n = max(len(branches), 1)
     n_active = sum(g > 0 for g in gates_R)
@@ -338,15 +210,11 @@ def sero_loss(
     return SeroResult(loss, lambda_O * loss, rows, diagnostics)
 
 
-def _kept(g: float, w: float, w_min: float) -> bool:
-    return g > 0.0 and w > 0.0 and w > w_min
-
-
 def _masks(branch: Branch, masks: Sequence[Tensor] | None) -> list[Tensor]:
     """Row masks as bool tensors; None means all tokens."""
     if masks is None:
         return [torch.ones_like(logp, dtype=torch.bool) for logp in branch.student]
-    _same_length(student=branch.student, masks=masks)
+    same_length(student=branch.student, masks=masks)
     for logp, mask in zip(branch.student, masks, strict=True):
         if logp.shape != mask.shape:
             raise ValueError(f"Row has {tuple(logp.shape)} tokens, its mask {tuple(mask.shape)}.")
@@ -355,23 +223,10 @@ def _masks(branch: Branch, masks: Sequence[Tensor] | None) -> list[Tensor]:
 
 def _branch_logz(branch: Branch) -> list[float]:
     masks = _masks(branch, branch.z_mask)
-    _same_length(student=branch.student, behaviour=branch.behaviour)
+    same_length(student=branch.student, behaviour=branch.behaviour)
     for mask, logp in zip(masks, branch.behaviour, strict=True):
         if mask.shape != logp.shape:
             raise ValueError(
                 f"Row has {tuple(mask.shape)} student and {tuple(logp.shape)} behaviour tokens."
             )
     return [log_z(logp[mask]) for mask, logp in zip(masks, branch.behaviour, strict=True)]
-
-
-def _check_options(token_agg: str, branch_norm: str) -> None:
-    if token_agg not in ("mean", "sum"):
-        raise ValueError(f"token_agg must be 'mean' or 'sum', found {token_agg!r}.")
-    if branch_norm not in ("none", "mass"):
-        raise ValueError(f"branch_norm must be 'none' or 'mass', found {branch_norm!r}.")
-
-
-def _same_length(**values: Sequence[object]) -> None:
-    lengths = {name: len(value) for name, value in values.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"Expected sequences of equal length, found {lengths}.")

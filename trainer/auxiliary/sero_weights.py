@@ -18,10 +18,12 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 WeightRule = Literal["sero", "flat", "root", "depth"]
+DepthDecay = Literal["exponential", "harmonic", "linear"]
 RootPool = Literal["failed", "any"]
 RootScheme = Literal["rollout_then_step", "uniform_state", "first", "last"]
 
 WEIGHT_RULES = ("sero", "flat", "root", "depth")
+DEPTH_DECAYS = ("exponential", "harmonic", "linear")
 ROOT_POOLS = ("failed", "any")
 ROOT_SCHEMES = ("rollout_then_step", "uniform_state", "first", "last")
 
@@ -127,7 +129,10 @@ def log_z(token_logps: Sequence[float] | Tensor) -> float:
 
 
 def reach_weights(
-    logz: Sequence[float], rule: WeightRule = "sero", delta: float = 0.9
+    logz: Sequence[float],
+    rule: WeightRule = "sero",
+    delta: float = 0.9,
+    decay: DepthDecay = "exponential",
 ) -> list[float]:
     """Row weights w_0 .. w_{K-1} of one branch.
 
@@ -136,21 +141,25 @@ def reach_weights(
       every later weight exactly 0. The last z is never used.
     - "flat":  w_k = 1 (Full-Flat ablation).
     - "root":  w_0 = 1, others 0 (Root-only ablation).
-    - "depth": w_k = delta^k, with 0^0 = 1 (depth-decay ablation).
+    - "depth": w_k = delta^k, with 0^0 = 1 (depth-decay ablation); or, by `decay`, "harmonic"
+      1 / (1 + k), or "linear" 1 - k / K.
 
     Args:
         logz: log z_k of each oracle step (K,); values are used only by "sero".
         rule: the weighting rule.
-        delta: decay of "depth", in [0, 1].
+        delta: decay of "depth", in [0, 1]; used only by "exponential".
+        decay: form of "depth".
 
     Returns:
         K floats, w_0 = 1; an empty list for an empty branch.
 
     Raises:
-        ValueError: unknown rule, delta out of range, or a log z that is NaN or +inf.
+        ValueError: unknown rule or decay, delta out of range, or a log z that is NaN or +inf.
     """
     if rule not in WEIGHT_RULES:
         raise ValueError(f"Unknown weight rule {rule!r}; choose one of {WEIGHT_RULES}.")
+    if decay not in DEPTH_DECAYS:
+        raise ValueError(f"Unknown decay {decay!r}; choose one of {DEPTH_DECAYS}.")
     if not 0.0 <= delta <= 1.0:
         raise ValueError(f"delta must be in [0, 1], found {delta}.")
     depth = len(logz)
@@ -159,6 +168,10 @@ def reach_weights(
     if rule == "root":
         return [1.0 if k == 0 else 0.0 for k in range(depth)]
     if rule == "depth":
+        if decay == "harmonic":
+            return [1.0 / (1 + k) for k in range(depth)]
+        if decay == "linear":
+            return [1.0 - k / depth for k in range(depth)]
         return [delta**k for k in range(depth)]
     weights: list[float] = []
     log_w = 0.0

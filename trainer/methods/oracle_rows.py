@@ -25,7 +25,7 @@ from agent_envs.prompting import PromptView
 from oracles.base import Decision, History, HistoryItem, Oracle, PlanStatus
 from oracles.branch import Branch, BranchStep, RootRecord
 from oracles.branch import run as run_branch
-from oracles.student_view import student_views
+from trainer.branch_targets import PROMPT_TOO_LONG, TARGET_TOO_LONG, branch_views
 from trainer.data import Segment, make_segment
 from trainer.methods.protocol import Setup
 from trainer.oracle_registry import make_oracle
@@ -42,8 +42,6 @@ __all__ = [
     "oracle_label",
 ]
 
-PROMPT_TOO_LONG = "prompt_too_long"
-TARGET_TOO_LONG = "target_too_long"
 NO_COMMAND = "no_command"
 
 
@@ -65,10 +63,6 @@ class OracleRow:
     def segment(self) -> Segment:
         """Trained on command, closing tag and end token, at temperature 1."""
         return make_segment(self.prompt_ids, self.target.ids, mask=self.target.loss_mask)
-
-    def command_segment(self) -> Segment:
-        """The same sequence with the command alone as trained tokens."""
-        return make_segment(self.prompt_ids, self.target.ids, mask=self.target.z_mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +159,7 @@ def branch_rows(
     """Rows of a branch, and why some of its steps have none; each reason once."""
     rows: list[OracleRow] = []
     reasons: dict[str, None] = {}
-    for seen, step in zip(student_views(branch), branch.steps, strict=True):
-        view = PromptView(
-            goal=seen.goal,
-            observation=seen.observation,
-            admissible=seen.admissible,
-            history=tuple((item.observation, item.action) for item in seen.history),
-            step=seen.step,
-            action_templates=seen.action_templates,
-        )
+    for view, step in zip(branch_views(branch), branch.steps, strict=True):
         prompt_ids, target = student.prompt(view), student.target(step.action)
         if not student.fits(prompt_ids):
             reasons[PROMPT_TOO_LONG] = None

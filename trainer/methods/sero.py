@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from trainer import rng
+from trainer.auxiliary.sero import weigh_tokens
 from trainer.batch import partition
-from trainer.branching import Brancher, GrownRoot, step_rows
+from trainer.branch_records import depth_at, weighting
+from trainer.branching import Brancher, GrownRoot, pass_limits, score, step_rows
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup, Step
 from trainer.rollout import Trajectory
 from trainer.update import AuxiliaryRow, auxiliary_backward
@@ -26,37 +29,59 @@ class Sero(Method):
         super().__init__(setup, section)
         # An environment of its own: branches never disturb a rollout.
         self.brancher = (
-            Brancher(setup.config, section, setup.make_env(), setup.student)
+            Brancher(setup.config, section, setup.make_env(), setup.student, setup.sampler)
             if setup.make_env is not None
             else None
         )
         self.roots: Sequence[GrownRoot] = ()
+        self._iteration = 0
+        self._model: nn.Module | None = None
+        self._scored: tuple[int, Sequence[GrownRoot]] | None = None
         self._rows: tuple[Step, list[AuxiliaryRow]] | None = None
 
     def prepare(self, rollouts: Rollouts, model: nn.Module) -> None:
         if self.brancher is not None:
             self.roots = self.brancher.branch(rollouts.iteration, rollouts.trajectories, model)
-        self._rows = None
+        self._iteration = rollouts.iteration
+        self._model = model
+        self._scored = self._rows = None
 
     def has_pass(self, step: Step) -> bool:
         return bool(self.rows(step))
 
     def backward(self, model: nn.Module, step: Step, limits: PassLimits) -> float:
-        return auxiliary_backward(model, self.rows(step), self.weight, limits)
+        weigh = None
+        if self.section.token_weights != "none":
+            weigh = functools.partial(weigh_tokens, token_weights=self.section.token_weights)
+        return auxiliary_backward(model, self.rows(step), self.weight, limits, weigh)
 
     def rows(self, step: Step) -> list[AuxiliaryRow]:
         """Rows of this step's roots: roots are shuffled and cut by a stream of their own."""
         if self._rows is None or self._rows[0] != step:
-            seed = self.setup.config.run.seed
-            stream = rng.stream(seed, step.iteration, step.epoch, purpose="root-shuffle")
+            config, section = self.setup.config, self.section
+            stream = rng.stream(config.run.seed, step.iteration, step.epoch, purpose="root-shuffle")
             part = partition(len(self.roots), step.count, stream)[step.index]
-            self._rows = step, step_rows([self.roots[i] for i in part], self.section)
+            roots = self._of_epoch(step.epoch)
+            depth = depth_at(section, config.env.max_steps, step.iteration)
+            scheme = weighting(roots, section, depth)
+            self._rows = step, step_rows([roots[i] for i in part], section, scheme)
         return self._rows[1]
 
+    def _of_epoch(self, epoch: int) -> Sequence[GrownRoot]:
+        """The roots with the z of this epoch; what is logged is that of the first."""
+        if self.section.z_every == "iteration" or epoch == 0 or self._model is None:
+            return self.roots
+        if self._scored is None or self._scored[0] != epoch:
+            limits = pass_limits(self.setup.config, self.setup.student)
+            self._scored = epoch, score(self.roots, self._model, limits)
+        return self._scored[1]
+
     def metrics(self) -> Mapping[str, Any]:
-        return {} if self.brancher is None else self.brancher.metrics(self.roots)
+        if self.brancher is None:
+            return {}
+        return self.brancher.metrics(self.roots, self._iteration)
 
     def records(self, trajectories: Sequence[Trajectory]) -> Sequence[Mapping[str, Any]]:
         if self.brancher is None:
             return ()
-        return self.brancher.records(self.roots, trajectories)
+        return self.brancher.records(self.roots, trajectories, self._iteration)

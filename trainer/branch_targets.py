@@ -1,0 +1,138 @@
+"""What the policy is trained on at a branch state: its prompt, and the reply that is its target.
+
+`think_mode` says what stands in the thought of that reply:
+
+- "empty": nothing, `<think></think>`.
+- "template": one neutral sentence.
+- "sampled": what the policy itself thinks at that state; then the oracle's command is forced.
+- "full": what the oracle thinks.
+- "none": neither thought nor tags, and a prompt that does not ask for one.
+
+Where no target can be made the reason is returned, and the branch is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from agent_envs.prompting import FieldTemplate, PromptTemplate, PromptView
+from oracles.branch import Branch, BranchStep
+from oracles.student_view import student_views
+from trainer.config import ConfigError, SeroConfig
+from trainer.rollout import Student
+from trainer.tokens import ReplyTarget, encode_reply, force_command, reply_text
+
+__all__ = ["branch_prompts", "branch_target", "branch_views"]
+
+PROMPT_TOO_LONG: Final = "prompt_too_long"
+TARGET_TOO_LONG: Final = "target_too_long"
+NO_THOUGHT: Final = "no_thought"
+"""The sampled reply ends no thought."""
+BAD_THOUGHT: Final = "bad_thought"
+"""Behind this thought the reply is malformed, or it sends another command than the oracle's."""
+
+
+def branch_prompts(branch: Branch, student: Student, config: SeroConfig) -> list[tuple[int, ...]]:
+    """Token ids of the student's prompt at each step of a branch; they may exceed its limit."""
+    if config.think_mode == "none":
+        student = replace(student, template=_without_thought(student.template))
+    return [student.prompt(view) for view in branch_views(branch)]
+
+
+def branch_views(branch: Branch) -> list[PromptView]:
+    """What the student would see at each step of a branch, as its prompt is made from."""
+    return [
+        PromptView(
+            goal=view.goal,
+            observation=view.observation,
+            admissible=view.admissible,
+            history=tuple((item.observation, item.action) for item in view.history),
+            step=view.step,
+            action_templates=view.action_templates,
+        )
+        for view in student_views(branch)
+    ]
+
+
+def branch_target(
+    step: BranchStep,
+    prompt_ids: Sequence[int],
+    student: Student,
+    config: SeroConfig,
+    max_target_tokens: int,
+    sampled_ids: Sequence[int] = (),
+) -> ReplyTarget | str:
+    """The target at one step of a branch, or the reason why there is none.
+
+    Args:
+        prompt_ids: from `branch_prompts`.
+        max_target_tokens: longest target, the end token included.
+        sampled_ids: a reply of the policy to this prompt; for think mode `sampled`.
+
+    Raises:
+        ConfigError: think mode `full`, and the oracle has no thoughts.
+    """
+    if not student.fits(prompt_ids):
+        return PROMPT_TOO_LONG
+    target = _target(step, student, config, sampled_ids)
+    if isinstance(target, ReplyTarget) and len(target.ids) > max_target_tokens:
+        return TARGET_TOO_LONG
+    return target
+
+
+def _target(
+    step: BranchStep, student: Student, config: SeroConfig, sampled_ids: Sequence[int]
+) -> ReplyTarget | str:
+    template, tokenizer, end_id = student.template, student.tokenizer, student.end_id
+    target: ReplyTarget | None
+    if config.think_mode == "sampled":
+        target = force_command(
+            template,
+            step.action,
+            sampled_ids,
+            tokenizer,
+            student.stop_ids,
+            end_id,
+            loss_tokens=config.trained_tokens,
+            z_tokens=config.z_tokens,
+        )
+        if target is None:
+            return NO_THOUGHT
+    else:
+        target = encode_reply(
+            template,
+            step.action,
+            tokenizer,
+            end_id,
+            thought=_thought(step, config),
+            loss_tokens=config.trained_tokens,
+            z_tokens=config.z_tokens,
+        )
+    if config.think_mode in ("sampled", "full"):
+        parsed = template.parse(reply_text(tokenizer, target.ids, (end_id,)))
+        if not parsed.format_valid or parsed.command != step.action.strip().lower():
+            return BAD_THOUGHT
+    return target
+
+
+def _thought(step: BranchStep, config: SeroConfig) -> str | None:
+    if config.think_mode == "none":
+        return None
+    if config.think_mode == "template":
+        return config.think_text
+    if config.think_mode == "full":
+        if step.thought is None:
+            raise ConfigError(
+                f"auxiliary.sero.think_mode=full: the oracle {config.oracle} gave no thought with "
+                f"{step.action!r}. Its decisions must carry one (oracles.base.Decision.thought); "
+                "or use another think_mode."
+            )
+        return step.thought
+    return ""
+
+
+def _without_thought(template: PromptTemplate) -> PromptTemplate:
+    """The template, not asking for a thought; `compact` never asks for one."""
+    return replace(template, think=False) if isinstance(template, FieldTemplate) else template
