@@ -17,7 +17,7 @@ endif
 # One thread a process: the tests run two processes, and the tiny model gains nothing from more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo test test-full lint format bench bench-webshop clean
+.PHONY: help setup demo test test-full lint format bench bench-webshop bench-advantages mutants clean
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
@@ -50,6 +50,13 @@ bench: $(STAMP) ## speed beside the original engine, in one run; writes benchmar
 
 bench-webshop: $(STAMP) ## the same for WebShop; with ARGS="--original DIR" beside a checkout of it
 	$(BIN)/python benchmarks/webshop_speed.py $(ARGS)
+
+bench-advantages: $(STAMP) ## every base objective beside a plain loop; fails above 50 ms
+	$(BIN)/python benchmarks/advantages.py $(ARGS)
+
+mutants: $(STAMP) ## plant 200 bugs in the objectives; fails if the tests catch fewer than 95 %
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) cosmic-ray
+	$(BIN)/python benchmarks/mutants.py $(ARGS)
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,311 @@
+"""Plants bugs in the objectives and counts how many the tests catch.
+
+    make mutants
+    make mutants ARGS="--count 50 --seed 1"
+
+A uniform sample of mutants (`mutant_sample.py`: Cosmic Ray's operators) over trainer/objectives and
+trainer/auxiliary. Each is put into a copy of the tree, never the checkout, and the tests of these
+packages and of the numeric vectors run: first the files that import the mutated module, then the
+others. A mutant is caught if a test fails. One that takes more than ten times the time of the
+clean run is caught too, and counted apart.
+
+`mutants_equivalent.json` lists at most ten mutants that no test can catch, each with the reason.
+They are set aside. Exit code 0: at least 95 % of the others are caught. What was judged before is
+not run again as long as neither the sources nor the test file that caught it have changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import queue
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+from itertools import islice
+from pathlib import Path
+
+import mutant_sample
+import record
+from mutant_sample import Mutant
+
+from trainer.cli.common import machine
+
+ROOT = record.HERE.parent
+EQUIVALENT = record.HERE / "mutants_equivalent.json"
+SET_ASIDE = 10
+"""At most so many mutants may be called equivalent."""
+WANTED = 0.95
+PATIENCE = 10.0
+"""Times the clean run."""
+PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider")
+MEMORY = 16 * 2**30
+"""Bytes of address space of a test process: a bug may ask for any amount."""
+
+TESTS = (
+    "tests/trainer/objectives",
+    "tests/trainer/auxiliary",
+    "tests/trainer/test_verify_vectors.py",
+)
+SHARED = ("trainer/vectors", "trainer/verify_vectors.py", "tests/vectors", "tests/conftest.py",
+          "tests/support.py", "tests/trainer/conftest.py")  # fmt: skip
+COPIED = ("agent_envs", "oracles", "trainer", "tests", "benchmarks", "docs", "pyproject.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`outcome` is caught, timeout or survived; `by` the test file that failed."""
+
+    outcome: str
+    by: str = ""
+    seconds: float = 0.0
+
+
+class Copy:
+    """A copy of the tree in which one mutant at a time lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder
+        if folder.exists():
+            shutil.rmtree(folder)
+        listed = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *COPIED],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        for name in listed.stdout.splitlines():
+            if (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, folder / name)
+
+    def run(self, tests: Sequence[str], limit: float | None, *, clean: bool = False) -> Verdict:
+        """Run test files until one fails."""
+        environment = {**os.environ, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1"}
+        if not clean:
+            # Bytecode is told apart by size and second: a mutant's must not be kept.
+            environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        begin = time.monotonic()
+        process = subprocess.Popen(
+            [*PYTEST, *tests],
+            cwd=self.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, start_new_session=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
+        )  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return Verdict("timeout", seconds=time.monotonic() - begin)
+        seconds = time.monotonic() - begin
+        if process.returncode == 0:
+            return Verdict("survived", seconds=seconds)
+        if process.returncode == 5:
+            raise SystemExit(f"No test was collected in {' '.join(tests)}.")
+        failed = re.search(r"^(?:FAILED|ERROR) ([^\s:]+)", output, re.MULTILINE)
+        if clean:
+            print(output)
+        return Verdict("caught", failed.group(1) if failed else "", seconds)
+
+    def judge(
+        self, mutant: Mutant, near: Sequence[str], far: Sequence[str], limit: float
+    ) -> Verdict:
+        """Plant the bug, run the tests that are near to it, then the others; put it right again."""
+        path = self.root / mutant.place.module
+        clean = path.read_text(encoding="utf-8")
+        for kept in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+            kept.unlink()
+        path.write_text(mutant.code, encoding="utf-8")
+        try:
+            verdict = self.run(near, limit) if near else Verdict("survived")
+            return self.run(far, limit) if verdict.outcome == "survived" else verdict
+        finally:
+            path.write_text(clean, encoding="utf-8")
+
+
+def ordered_tests(root: Path, module: str) -> tuple[list[str], list[str]]:
+    """The test files that import a module, those named after it first; and the others."""
+    name = Path(module).stem
+    found = [
+        p
+        for t in TESTS
+        for p in ([root / t] if t.endswith(".py") else (root / t).glob("test_*.py"))
+    ]
+    dotted = module.removesuffix(".py").replace("/", ".")
+    near, far = [], []
+    for path in sorted(found, key=lambda p: (not p.stem.endswith(name), p.as_posix())):
+        imports = dotted in path.read_text(encoding="utf-8") or path.stem.endswith(name)
+        (near if imports else far).append(path.relative_to(root).as_posix())
+    return near, far
+
+
+def digest(root: Path, names: Sequence[str]) -> str:
+    """SHA-256 of files and folders."""
+    found = hashlib.sha256()
+    for name in names:
+        path = root / name
+        for file in [path] if path.is_file() else sorted(path.rglob("*")):
+            if file.is_file() and file.suffix in {".py", ".json"}:
+                found.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes())
+    return found.hexdigest()
+
+
+class Memory:
+    """What was judged before, one JSON object a line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sources = digest(ROOT, (*mutant_sample.PACKAGES, *SHARED))
+        self.tests = digest(ROOT, TESTS)
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self.known = {entry["key"]: entry for entry in map(json.loads, lines)}
+
+    def recall(self, mutant: Mutant) -> Verdict | None:
+        entry = self.known.get(mutant.place.key)
+        if entry is None or entry["sources"] != self.sources:
+            return None
+        by = entry["by"]
+        same = bool(by) and (ROOT / by).is_file() and digest(ROOT, (by,)) == entry["by_digest"]
+        if not same and entry["tests"] != self.tests:
+            return None
+        return Verdict(entry["outcome"], by, entry["seconds"])
+
+    def keep(self, mutant: Mutant, verdict: Verdict) -> None:
+        entry = {
+            "key": mutant.place.key,
+            "sources": self.sources,
+            "tests": self.tests,
+            "outcome": verdict.outcome,
+            "by": verdict.by,
+            "by_digest": digest(ROOT, (verdict.by,)) if verdict.by else "",
+            "seconds": round(verdict.seconds, 1),
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(entry) + "\n")
+
+
+def set_aside(path: Path = EQUIVALENT) -> list[dict[str, str]]:
+    """The mutants that are called equivalent. Refuses more than ten, and one without a reason."""
+    listed: list[dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
+    if len(listed) > SET_ASIDE:
+        raise SystemExit(f"{path.name} sets {len(listed)} mutants aside, at most {SET_ASIDE}.")
+    for entry in listed:
+        if set(entry) != {"module", "before", "after", "reason"} or not entry["reason"].strip():
+            raise SystemExit(f"{path.name}: expected module, before, after, reason; found {entry}.")
+    return listed
+
+
+def is_set_aside(mutant: Mutant, listed: Sequence[Mapping[str, str]]) -> bool:
+    """Whether the bug is among the equivalent ones; lines may have moved."""
+    own = (mutant.place.module, mutant.before, mutant.after)
+    return any((e["module"], e["before"], e["after"]) == own for e in listed)
+
+
+def judge_all(
+    mutants: Sequence[Mutant], work: Path, processes: int, memory: Memory
+) -> tuple[list[Verdict], float | None]:
+    """A verdict for each mutant, and how long the clean run took where one was needed."""
+    verdicts = {m.place.key: v for m in mutants if (v := memory.recall(m)) is not None}
+    left = [m for m in mutants if m.place.key not in verdicts]
+    print(f"{len(mutants)} mutants, {len(left)} to judge", flush=True)
+    if not left:
+        return [verdicts[m.place.key] for m in mutants], None
+    copies = [Copy(work / f"tree{i}") for i in range(processes)]
+    with ThreadPoolExecutor(processes) as pool:
+        clean = list(pool.map(lambda copy: copy.run(TESTS, None, clean=True), copies))
+        if any(run.outcome != "survived" for run in clean):
+            raise SystemExit("The tests fail without a bug planted.")
+        seconds = max(run.seconds for run in clean)
+        print(f"clean run {seconds:.1f} s", flush=True)
+        idle: queue.Queue[Copy] = queue.Queue()
+        for copy in copies:
+            idle.put(copy)
+
+        def one(mutant: Mutant) -> None:
+            copy = idle.get()
+            try:
+                near, far = ordered_tests(copy.root, mutant.place.module)
+                verdict = copy.judge(mutant, near, far, PATIENCE * seconds)
+            finally:
+                idle.put(copy)
+            memory.keep(mutant, verdict)
+            verdicts[mutant.place.key] = verdict
+            if verdict.outcome != "caught":
+                print(f"{verdict.outcome}: {_line(mutant)}", flush=True)
+
+        list(pool.map(one, left))
+    return [verdicts[m.place.key] for m in mutants], seconds
+
+
+def _line(mutant: Mutant) -> str:
+    return f"{mutant.place.module}:{mutant.line}\n  - {mutant.before}\n  + {mutant.after}"
+
+
+def main() -> int:
+    """Draw, judge, record; the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "mutants")
+    parser.add_argument("--dry", action="store_true", help="print the sample and stop")
+    args = parser.parse_args()
+    listed = set_aside()
+    begin = time.monotonic()
+    population = mutant_sample.places(ROOT)
+    drawn = mutant_sample.draw(ROOT, population, args.seed)
+    seen: list[Mutant | None] = []
+    sound = (mutant for mutant in drawn if (seen.append(mutant), mutant is not None)[1])
+    mutants = [mutant for mutant in islice(sound, args.count) if mutant is not None]
+    if args.dry:
+        print("\n".join(map(_line, mutants)))
+        return 0
+    verdicts, clean = judge_all(
+        mutants, args.work, args.processes, Memory(args.work / "judged.jsonl")
+    )
+    pairs = list(zip(mutants, verdicts, strict=True))
+    survived = [mutant for mutant, verdict in pairs if verdict.outcome == "survived"]
+    aside = [mutant for mutant in survived if is_set_aside(mutant, listed)]
+    survivors = [mutant for mutant in survived if not is_set_aside(mutant, listed)]
+    counts = Counter(verdict.outcome for verdict in verdicts)
+    caught = counts["caught"] + counts["timeout"]
+    share = caught / (len(mutants) - len(aside))
+    for mutant in survivors:
+        print(f"SURVIVED {_line(mutant)}")
+    print(f"{caught} of {len(mutants)} caught, {len(aside)} set aside: {share:.1%}")
+    record.write(
+        "mutants",
+        {
+            "tool": f"cosmic-ray {metadata.version('cosmic-ray')}, its operators",
+            "seed": args.seed,
+            "places": len(population),
+            "drawn": len(mutants),
+            "passed_over": len(seen) - len(mutants),
+            "caught": caught,
+            "of_them_timeouts": counts["timeout"],
+            "survivors": [mutant.describe() for mutant in survivors],
+            "set_aside": [mutant.describe() for mutant in aside],
+            "share_caught": round(share, 4),
+            "wanted": WANTED,
+            "drawn_in": dict(sorted(Counter(m.place.module for m in mutants).items())),
+            "clean_seconds": None if clean is None else round(clean, 1),
+            "minutes": round((time.monotonic() - begin) / 60, 1),
+            "machine": machine(),
+        },
+    )
+    return 0 if share >= WANTED else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
