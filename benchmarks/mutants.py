@@ -135,18 +135,17 @@ class Copy:
 
 def ordered_tests(root: Path, module: str) -> tuple[list[str], list[str]]:
     """The test files that import a module, those named after it first; and the others."""
-    name = Path(module).stem
-    found = [
-        p
-        for t in TESTS
-        for p in ([root / t] if t.endswith(".py") else (root / t).glob("test_*.py"))
-    ]
-    dotted = module.removesuffix(".py").replace("/", ".")
-    near, far = [], []
-    for path in sorted(found, key=lambda p: (not p.stem.endswith(name), p.as_posix())):
+    name, dotted = Path(module).stem, module.removesuffix(".py").replace("/", ".")
+    files = [path for test in TESTS for path in (root / test).glob("test_*.py")]
+    vectors = [root / test for test in TESTS if test.endswith(".py")]
+    near, far = [], list(vectors)
+    for path in sorted(files, key=lambda p: (name not in p.stem, p.as_posix())):
         imports = dotted in path.read_text(encoding="utf-8") or path.stem.endswith(name)
-        (near if imports else far).append(path.relative_to(root).as_posix())
-    return near, far
+        (near if imports else far).append(path)
+    return (
+        [path.relative_to(root).as_posix() for path in near],
+        [path.relative_to(root).as_posix() for path in far],
+    )
 
 
 def digest(root: Path, names: Sequence[str]) -> str:
