@@ -9,7 +9,7 @@ annotations only, or that is no Python, is passed over for the next.
 from __future__ import annotations
 
 import ast
-import random
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,10 +77,16 @@ def places(root: Path) -> list[Place]:
 
 
 def draw(root: Path, population: Sequence[Place], seed: int) -> Iterator[Mutant | None]:
-    """Mutants in random order without repetition; None for a place that is passed over."""
-    order = list(population)
-    random.Random(seed).shuffle(order)
-    for place in order:
+    """Mutants in random order without repetition; None for a place that is passed over.
+
+    A place's turn comes from its own hash, so a change of one module leaves the rest of the
+    sample as it was.
+    """
+
+    def turn(place: Place) -> bytes:
+        return hashlib.sha256(f"{seed}:{place.key}".encode()).digest()
+
+    for place in sorted(population, key=turn):
         yield planted(root, place)
 
 

@@ -10,8 +10,10 @@ others. A mutant is caught if a test fails. One that takes more than ten times t
 clean run is caught too, and counted apart.
 
 `mutants_equivalent.json` lists at most ten mutants that no test can catch, each with the reason.
-They are set aside. Exit code 0: at least 95 % of the others are caught. What was judged before is
-not run again as long as neither the sources nor the test file that caught it have changed.
+They are set aside. Exit code 0: at least 95 % of the others are caught.
+
+A run that was stopped goes on where it was. A mutant that was caught is not run again while its
+module and the test file that caught it are the same; any other, while all sources and tests are.
 """
 
 from __future__ import annotations
@@ -164,26 +166,26 @@ class Memory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.sources = digest(ROOT, (*mutant_sample.PACKAGES, *SHARED))
-        self.tests = digest(ROOT, TESTS)
+        self.all = digest(ROOT, (*mutant_sample.PACKAGES, *SHARED, *TESTS))
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         self.known = {entry["key"]: entry for entry in map(json.loads, lines)}
 
     def recall(self, mutant: Mutant) -> Verdict | None:
         entry = self.known.get(mutant.place.key)
-        if entry is None or entry["sources"] != self.sources:
+        if entry is None or entry["module"] != digest(ROOT, (mutant.place.module,)):
             return None
         by = entry["by"]
-        same = bool(by) and (ROOT / by).is_file() and digest(ROOT, (by,)) == entry["by_digest"]
-        if not same and entry["tests"] != self.tests:
-            return None
-        return Verdict(entry["outcome"], by, entry["seconds"])
+        if by:
+            same = (ROOT / by).is_file() and entry["by_digest"] == digest(ROOT, (by,))
+        else:
+            same = entry["all"] == self.all
+        return Verdict(entry["outcome"], by, entry["seconds"]) if same else None
 
     def keep(self, mutant: Mutant, verdict: Verdict) -> None:
         entry = {
             "key": mutant.place.key,
-            "sources": self.sources,
-            "tests": self.tests,
+            "module": digest(ROOT, (mutant.place.module,)),
+            "all": self.all,
             "outcome": verdict.outcome,
             "by": verdict.by,
             "by_digest": digest(ROOT, (verdict.by,)) if verdict.by else "",
