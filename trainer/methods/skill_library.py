@@ -1,0 +1,106 @@
+"""Skills from a fixed library: what SDAR and Skill-SD share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer import rng
+from trainer.auxiliary.skill_retrieval import ArmStats
+from trainer.config_auxiliary.skills import RetrievalConfig
+from trainer.methods.privileged import TeacherPrompt
+from trainer.methods.protocol import Rollouts, Setup
+from trainer.methods.skill_contexts import attempts_of, library_of, library_prompts, retrieve
+
+__all__ = ["Library"]
+
+
+class Library:
+    """Chooses skills a group, and learns from outcomes which to choose where that is asked for.
+
+    Args:
+        name: of the method; it keys the random streams.
+    """
+
+    def __init__(self, setup: Setup, name: str, section: RetrievalConfig) -> None:
+        self.setup = setup
+        self.name = name
+        self.section = section
+        self.skills = library_of(section, f"auxiliary.{name}")
+        self.stats = ArmStats()
+        self._counts: list[int] = []
+
+    def prompts(self, rollouts: Rollouts) -> Sequence[TeacherPrompt]:
+        """The teacher's prompt of every turn.
+
+        Under "ucb" a skill's reward is the success, 0 or 1, of each rollout of the groups that it
+        was chosen for; the choice itself knows earlier iterations only.
+        """
+        seed = self.setup.config.run.seed
+
+        def stream(uid: str) -> np.random.Generator:
+            return rng.stream(seed, rollouts.iteration, uid, purpose=f"{self.name}-retrieve")
+
+        attempts = attempts_of(rollouts.turns)
+        chosen = retrieve(self.section, self.skills, self.stats, attempts, stream)
+        self._counts = [len(skills) for skills in chosen.values()]
+        if self.section.retrieval == "ucb":
+            # In the order of ids: sums of rewards must not depend on the order of rows.
+            for attempt in sorted(attempts, key=lambda a: (a.uid, a.tid)):
+                names = [skill.name for skill in chosen[attempt.uid]]
+                self.stats = self.stats.add(names, float(attempt.episode.success))
+        return library_prompts(self.setup.student, rollouts.turns, chosen)
+
+    def figures(self) -> Mapping[str, float | None]:
+        """Share of groups with a skill, skills a group, and how many have ever been used (UCB)."""
+        count = len(self._counts)
+        ucb = self.section.retrieval == "ucb"
+        return {
+            "retrieved": sum(n > 0 for n in self._counts) / count if count else None,
+            "skills_mean": sum(self._counts) / count if count else None,
+            "arms_used": float(len(self.stats.counts)) if ucb else None,
+        }
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Uses and rewards of each skill, in the library's order; nothing without "ucb"."""
+        if self.section.retrieval != "ucb":
+            return {}
+        names = [skill.name for skill in self.skills]
+        return {
+            "library": torch.tensor(list(self._digest()), dtype=torch.uint8),
+            "counts": torch.tensor([self.stats.counts.get(n, 0) for n in names]),
+            "rewards": torch.tensor(
+                [self.stats.rewards.get(n, 0.0) for n in names], dtype=torch.float64
+            ),
+        }
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave.
+
+        Raises:
+            ValueError: there is something missing or too much, or it is of another library.
+        """
+        own = self.state()
+        if own.keys() != tensors.keys():
+            raise ValueError(
+                f"it holds {sorted(tensors) or 'nothing'}, expected {sorted(own) or 'nothing'}"
+            )
+        if not own:
+            return
+        if not torch.equal(own["library"], tensors["library"]):
+            raise ValueError("it holds the statistics of another library of skills")
+        pairs = list(
+            zip(self.skills, tensors["counts"].tolist(), tensors["rewards"].tolist(), strict=True)
+        )
+        self.stats = ArmStats(
+            {skill.name: count for skill, count, _ in pairs if count},
+            {skill.name: reward for skill, count, reward in pairs if count},
+        )
+
+    def _digest(self) -> bytes:
+        names = "\0".join(skill.name for skill in self.skills)
+        return hashlib.sha256(names.encode()).digest()
