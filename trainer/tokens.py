@@ -130,7 +130,9 @@ def encode_reply(
         head = "" if thought is None else f"<think>{thought}{_THOUGHT_END}"
         reply = _behind(head, _without_thought(reply))
     ids, offsets = encode_with_offsets(tokenizer, reply.text)
-    masks = (_token_set(reply, offsets, which) for which in (loss_tokens, z_tokens))
+    end = reply.text.rfind(_THOUGHT_END, 0, reply.command_span[0])
+    behind = 0 if end < 0 else end + len(_THOUGHT_END)
+    masks = (_token_set(reply, behind, offsets, which) for which in (loss_tokens, z_tokens))
     return ReplyTarget((*ids, end_id), *masks)
 
 
@@ -170,10 +172,11 @@ def force_command(
     # A prefix that ends inside a character decodes to something that is not in the text.
     while not thought.startswith(decode(tokenizer, body[:kept])):
         kept -= 1
-    reply = _behind(thought[len(decode(tokenizer, body[:kept])) :], reply)
+    rest = thought[len(decode(tokenizer, body[:kept])) :]
+    reply = _behind(rest, reply)
     ids, offsets = encode_with_offsets(tokenizer, reply.text)
     masks = (
-        (which == "all",) * kept + _token_set(reply, offsets, which)
+        (which == "all",) * kept + _token_set(reply, len(rest), offsets, which)
         for which in (loss_tokens, z_tokens)
     )
     return ReplyTarget((*body[:kept], *ids, end_id), *masks)
@@ -213,14 +216,15 @@ def _moved(reply: FormattedReply, by: int) -> FormattedReply:
     return replace(reply, command_span=spans[0], closing_span=spans[1])
 
 
-def _token_set(reply: FormattedReply, offsets: Sequence[Span], which: TokenSet) -> tuple[bool, ...]:
-    """Mask of a reply's tokens and of the end token behind them."""
+def _token_set(
+    reply: FormattedReply, behind: int, offsets: Sequence[Span], which: TokenSet
+) -> tuple[bool, ...]:
+    """Mask of a reply's tokens and of the end token; its thought ends before `behind`."""
     size = len(reply.text)
-    end = reply.text.rfind(_THOUGHT_END, 0, reply.command_span[0])
     spans = {
         "command": [reply.command_span],
         "command_closing": [reply.command_span, reply.closing_span],
-        "after_think": [(0 if end < 0 else end + len(_THOUGHT_END), size)],
+        "after_think": [(behind, size)],
         "all": [(0, size)],
     }
     return (*span_mask(offsets, spans[which]), which != "command")
