@@ -115,6 +115,8 @@ class Branch:
     oracle_s: float = field(default=0.0, compare=False)
     env_s: float = field(default=0.0, compare=False)
     """Seconds spent in restoring, in the oracle and in the env's steps."""
+    next_admissible: tuple[str, ...] = ()
+    """Admissible commands after the last step; empty without steps."""
 
 
 def run(
@@ -200,6 +202,7 @@ class _Run:
             restore_s=self.restore_s,
             oracle_s=self.oracle_s,
             env_s=self.env_s,
+            next_admissible=self.admissible if self.steps else (),
         )
 
     def _total(self) -> float:

@@ -41,7 +41,8 @@ class CorrectionsConfig(OracleFields):
     """On-policy expert corrections: from a state of the policy the oracle plays to the end."""
 
     weight: float = 0.1  # ours: SERO's, whose control it is
-    pool: Literal["failed", "any"] = "failed"  # rollouts that give roots: SERO's; published: any
+    # Which rollouts of a group with a failure give its root: SERO's default; published: any.
+    pool: Literal["failed", "any"] = "failed"
     max_depth: int | None = None  # cap on a correction's length; null: the remaining steps
 
     def check(self) -> None:
