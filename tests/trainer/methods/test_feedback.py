@@ -81,6 +81,8 @@ def test_turns_become_rows_of_text() -> None:
     assert first.feedback == "a hall"
     assert (first.success, second.success, won.success) == (False, False, True)
     assert (first.episode_return, second.episode_return, won.episode_return) == (0.25, 0.25, 1.5)
+    unfinished = replace(_group()[3], done=False)
+    assert not context_turns(_student(), [unfinished])[0].success
     stated = _turn("a", 0, "go", "x", observation="Your task: put a mug in shelf.")
     assert context_turns(_student(), [stated])[0].observation == stated.observation
 
@@ -98,6 +100,8 @@ def test_the_next_observation_is_the_prompt_that_came_next(template: str) -> Non
     assert text is not None
     places = [text.index(part) for part in ("a before 0", "a before 1", "sit", "a end", "wave")]
     assert places == sorted(places)
+    if template == "field":
+        assert "This is step 3." in text
     alone = context_turns(student, [replace(turns[0], done=False)])
     assert alone[0].next_observation is None, "a trajectory that is not whole"
 

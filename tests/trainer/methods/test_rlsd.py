@@ -154,6 +154,11 @@ def test_the_filter_chooses_rollouts_by_their_advantage(which: str) -> None:
         else:
             assert torch.equal(found[m], plain), m
     assert touched > 0
+    assert method.metrics()["rlsd/u_mean"] is not None
+    if which == "positive":
+        none = _prepared(_config({"rollout_filter": which}), small.model())
+        none.shaped(_constant([-1.0] * len(adv)))
+        assert none.metrics()["rlsd/u_mean"] is None
 
 
 def test_rows_that_joined_later_stay_as_they_are() -> None:
@@ -329,15 +334,14 @@ def test_a_win_becomes_likelier_and_a_failure_less_likely() -> None:
 
 
 def test_without_advantages_there_is_nothing_to_reweight() -> None:
-    config = _config(objective__name="none")
+    config = replace(_config(), objective=replace(_config().objective, name="none"))
     reason = Rlsd.conflicts(config)
     assert reason is not None
     assert "objective.name=none there are none" in reason
     assert Rlsd.conflicts(_config()) is None
     assert Rlsd.conflicts(_config(objective__kl_coef=0.1)) is None
-    assert Rlsd.conflicts(
-        config.replace(**{"auxiliary.format_only": {}, "auxiliary.rlsd": None})
-    ) is None  # fmt: skip
+    without = replace(config, auxiliary=replace(config.auxiliary, rlsd=None))
+    assert Rlsd.conflicts(without) is None
     with pytest.raises(ConfigError, match="rlsd reweights the base objective's advantages"):
         _made(config, small.model())
 

@@ -18,6 +18,7 @@ from tests.trainer.runs import run_config, sampled, trained, untimed
 from trainer.auxiliary.feedback_context import TITLES, Section
 from trainer.checkpoint import read_tensors
 from trainer.config import Config, ConfigError
+from trainer.config_auxiliary import SerlConfig
 from trainer.data import Segment, Turn, read_turns, segments_from_turns, write_turns
 from trainer.learner import Learner
 from trainer.loop import train
@@ -48,7 +49,8 @@ def _serl(**section: Any) -> Config:
 @lru_cache(maxsize=1)
 def _turns() -> tuple[Turn, ...]:
     """Turns with mixed outcomes, under log-probs of the policy of the tests."""
-    trajectories = small.rollouts(_config(), small.half_expert(0.8))
+    config = _config(rollout__temperature=0.8)
+    trajectories = small.rollouts(config, small.half_expert(0.8))
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     assert len({turn.success for turn in turns if turn.done}) == 2
     values = score_segments(small.model(), segments_from_turns(turns), LIMITS)
@@ -287,8 +289,19 @@ def test_alpha_decays_with_iterations_and_the_teacher_rests_at_0(
     assert _prepared(_serl(decay=0), model, 10_000).metrics()["serl/alpha"] == 0.5
 
 
+def test_figures_are_of_all_micro_batches() -> None:
+    config = _config(optim__steps=1, auxiliary__serl={"act_weight": 0.1})
+    whole, cut = (
+        _learn(config.replace(**{"optim.micro_batch_tokens": tokens}), small.model())
+        for tokens in (10**6, 300)
+    )
+    for name in ("delta_abs_mean", "clipped_fraction", "u_mean", "act_loss"):
+        assert cut[f"serl/{name}"] == pytest.approx(whole[f"serl/{name}"], rel=1e-4), name
+
+
 def test_a_short_limit_shortens_what_the_teacher_is_told() -> None:
     turns = [replace(turn, next_observation="you see a lamp. " * 60) for turn in _turns()]
+    turns[0] = replace(turns[0], next_observation="")
     longest = max(len(turn.prompt_ids) for turn in turns)
     method = _prepared(_serl(max_prompt_tokens=longest + 80), small.model(), turns=turns)
     assert method.metrics()["serl/truncated_fraction"] == 1.0
@@ -317,6 +330,7 @@ def test_the_teacher_gets_no_gradient_and_follows_every_so_many_iterations() -> 
     assert small.same(small.weights(teacher), small.weights(model))
 
 
+@lru_cache(maxsize=1)
 def _half_trained() -> Any:
     """A policy that gets the form of a reply right now and then, so that there is a command."""
     config = small.small_config(warmstart__steps=40, warmstart__batch=16, warmstart__lr=1e-2)
@@ -331,17 +345,25 @@ def _half_trained() -> Any:
     return model
 
 
-def test_a_resumed_run_has_the_teachers_of_the_run(tmp_path: Path) -> None:
-    """SERL and RLSD at once: both weights are of one factor each, and both teachers are kept."""
-    save_policy(tmp_path / "policy", _half_trained(), small.tokenizer())
+@pytest.mark.parametrize(
+    ("name", "section", "follows"),
+    [
+        ("serl", {"sync_every": 3, "act_weight": 0.1, "decay": 9}, False),
+        ("rlsd", {"sync_every": 1, "context": "plan", "decay": 9}, True),
+    ],
+)
+def test_a_resumed_run_has_the_teacher_of_the_run(
+    name: str, section: dict[str, Any], follows: bool, tmp_path: Path
+) -> None:
+    save_policy(tmp_path / "policy", small.twin(_half_trained()), small.tokenizer())
     config = run_config(
         tmp_path,
         run__iterations=4,
         env__max_steps=3,
+        rollout__tasks=1,
         optim__lr=1e-3,
         eval__tasks=1,
-        auxiliary__serl={"sync_every": 3, "act_weight": 0.1, "decay": 9},
-        auxiliary__rlsd={"sync_every": 1, "context": "plan"},
+        **{f"auxiliary__{name}": section},
     )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     straight = train(config, whole)
@@ -350,18 +372,18 @@ def test_a_resumed_run_has_the_teachers_of_the_run(tmp_path: Path) -> None:
     assert small.same(trained(whole), trained(parts))
     assert untimed(read_metrics(parts / "metrics.jsonl")) == untimed(straight.metrics)
     assert sampled(whole) == sampled(parts)
-    alphas = [m["serl/alpha"] for m in straight.metrics]
+    alphas = [m[f"{name}/alpha"] for m in straight.metrics]
     assert alphas == pytest.approx([0.5 * (1 - k / 9) for k in range(4)])
-    assert all(m["serl/act_loss"] is not None for m in straight.metrics)
-    assert all(m["rlsd/u_mean"] is not None for m in straight.metrics)
+    measured = "serl/act_loss" if name == "serl" else "rlsd/u_mean"
+    assert all(m[measured] is not None for m in straight.metrics)
     checkpoints = [folder / "checkpoints/000004" for folder in (whole, parts)]
-    kept = {}
-    for name in ("serl", "rlsd"):
-        kept[name], again = (read_tensors(c / f"{name}.safetensors") for c in checkpoints)
-        assert small.same(kept[name], again)
-    assert not small.same(kept["serl"], kept["rlsd"]), "one follows, one is an iteration behind"
-    policy = trained(whole)
-    assert all(torch.equal(v, policy[k.removeprefix("teacher/")]) for k, v in kept["rlsd"].items())
+    kept, again = (read_tensors(c / f"{name}.safetensors") for c in checkpoints)
+    assert small.same(kept, again)
+    policy, first = trained(whole), small.weights(_half_trained())
+    teacher = {key.removeprefix("teacher/"): value for key, value in kept.items()}
+    assert teacher
+    assert all(torch.equal(v, policy[k]) for k, v in teacher.items()) == follows
+    assert not all(torch.equal(v, first[k]) for k, v in teacher.items())
 
 
 # -------------------------------------------------------------------------- L_act
@@ -442,7 +464,7 @@ def test_commands_move_towards_what_the_teacher_would_say(kind: str) -> None:
         objective__name="none",
         optim__lr=1e-3,
         optim__steps=1,
-        auxiliary__serl={"act_weight": 1.0, "act_kind": kind, "act_clamp": None},
+        auxiliary__serl={"act_weight": 0.5, "act_kind": kind, "act_clamp": None},
     )
     model = small.model()
     told = [_told(turn) for turn in _turns()]
@@ -460,7 +482,7 @@ def test_commands_move_towards_what_the_teacher_would_say(kind: str) -> None:
     if kind in ("pg_rkl", "k3"):
         assert metrics["loss/auxiliary"] is None
     else:
-        assert metrics["loss/serl"] == pytest.approx(metrics["serl/act_loss"])
+        assert metrics["loss/serl"] == pytest.approx(0.5 * metrics["serl/act_loss"])
     assert metrics["serl/act_loss"] is not None
 
 
@@ -520,22 +542,25 @@ def test_turns_from_a_file_give_the_numbers_of_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("placement", ["loss", "reward"])
 def test_kl_is_refused_because_the_teacher_takes_its_place(placement: str) -> None:
-    config = _serl().replace(**{"objective.kl_coef": 0.01, "objective.kl_placement": placement})
+    objective = replace(_serl().objective, kl_coef=0.01, kl_placement=placement)
+    config = replace(_serl(), objective=objective)
     reason = Serl.conflicts(config)
     assert reason is not None
     assert "the teacher takes the place of the reference policy" in reason
     with pytest.raises(ConfigError, match=r"serl refuses objective\.kl_coef=0\.01"):
         make_methods(Setup(config, small.student(config), small.model()))
-    assert Serl.conflicts(config.replace(**{"auxiliary.serl": None})) is None
+    without = replace(config, auxiliary=replace(config.auxiliary, serl=None))
+    assert Serl.conflicts(without) is None
     assert Serl.conflicts(_serl()) is None
 
 
 def test_without_advantages_there_is_nothing_to_reweight() -> None:
-    config = _config(objective__name="none")
+    config = replace(_serl(), objective=replace(_serl().objective, name="none"))
     reason = Serl.conflicts(config)
     assert reason is not None
     assert "objective.name=none there are none" in reason
-    assert Serl.conflicts(config.replace(**{"auxiliary.serl.act_weight": 0.1})) is None
+    distils = replace(config.auxiliary, serl=SerlConfig(act_weight=0.1))
+    assert Serl.conflicts(replace(config, auxiliary=distils)) is None
 
 
 def test_a_judge_by_name_is_asked() -> None:
