@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from trainer.auxiliary.depth_schedule import depth_mask, max_depth
 from trainer.auxiliary.distill import distillation_loss, opd_advantages, opd_loss, vopd_baseline
-from trainer.config import ConfigError
 from trainer.config_auxiliary.distillation import DepthConfig
+from trainer.config_sections import ConfigError
 from trainer.data import Turn
 from trainer.methods.distiller import Distiller, SampledTerm, padded
 from trainer.methods.distribution_pass import Distributions, Pair, distribution_values
@@ -40,9 +40,8 @@ class Opd(Distiller):
     def __init__(self, setup: Setup, section: Any) -> None:
         if section.form == "advantage" and not setup.config.base_active:
             raise ConfigError(
-                "auxiliary.opd.form=advantage trains through the base's policy loss, and "
-                "objective.name=none has none. Use form=loss, or a base objective: with "
-                "combine=replace its rewards are off."
+                "auxiliary.opd.form=advantage needs the policy loss of a base objective; found "
+                "objective.name=none. Use form=loss."
             )
         teacher = teacher_of(setup, section.teacher, "auxiliary.opd.teacher")
         super().__init__(setup, section, teacher)
