@@ -24,9 +24,7 @@ import json
 import os
 import queue
 import re
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -51,9 +49,8 @@ SET_ASIDE = 10
 WANTED = 0.95
 PATIENCE = 10.0
 """Times the clean run."""
-PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider")
-MEMORY = 16 * 2**30
-"""Bytes of address space of a test process: a bug may ask for any amount."""
+NO_TESTS = 5
+"""Exit code of pytest."""
 
 TESTS = (
     "tests/trainer/objectives",
@@ -89,30 +86,30 @@ class Copy:
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, folder / name)
+        environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+        self.runner = subprocess.Popen(
+            [sys.executable, str(record.HERE / "mutant_runner.py")],
+            cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """End the process that runs the tests."""
+        self.runner.communicate("")
 
     def run(self, tests: Sequence[str], limit: float | None, *, clean: bool = False) -> Verdict:
         """Run test files until one fails."""
-        environment = {**os.environ, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1"}
-        if not clean:
-            # Bytecode is told apart by size and second: a mutant's must not be kept.
-            environment["PYTHONDONTWRITEBYTECODE"] = "1"
-        begin = time.monotonic()
-        process = subprocess.Popen(
-            [*PYTEST, *tests],
-            cwd=self.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, start_new_session=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
-        )  # fmt: skip
-        try:
-            output, _ = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            return Verdict("timeout", seconds=time.monotonic() - begin)
-        seconds = time.monotonic() - begin
-        if process.returncode == 0:
+        assert self.runner.stdin is not None
+        assert self.runner.stdout is not None
+        request = {"tests": list(tests), "limit": limit, "keep": clean}
+        self.runner.stdin.write(json.dumps(request) + "\n")
+        self.runner.stdin.flush()
+        answer = json.loads(self.runner.stdout.readline())
+        code, output, seconds = answer["code"], answer["output"], answer["seconds"]
+        if code is None:
+            return Verdict("timeout", seconds=seconds)
+        if code == 0:
             return Verdict("survived", seconds=seconds)
-        if process.returncode == 5:
+        if code == NO_TESTS:
             raise SystemExit(f"No test was collected in {' '.join(tests)}.")
         failed = re.search(r"^(?:FAILED|ERROR) ([^\s:]+)", output, re.MULTILINE)
         if clean:
@@ -246,6 +243,8 @@ def judge_all(
                 print(f"{verdict.outcome}: {_line(mutant)}", flush=True)
 
         list(pool.map(one, left))
+    for copy in copies:
+        copy.close()
     return [verdicts[m.place.key] for m in mutants], seconds
 
 

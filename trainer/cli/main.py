@@ -40,6 +40,7 @@ COMMANDS: dict[str, Command] = {
     "verify alfworld": Command("verify_alfworld", "replay transcripts of the original engine"),
     "verify webshop": Command("verify_webshop", "replay transcripts of the original WebShop"),
     "verify objectives": Command("verify_objectives", "check objectives against numeric vectors"),
+    "objectives": Command("objectives", "list the objectives: what each needs and costs"),
     "bench alfworld": Command("bench_alfworld", "speed beside the original engine, in one run"),
     "bench webshop": Command("bench_webshop", "the same for WebShop, beside a checkout of it"),
     "data status": Command(

@@ -54,6 +54,12 @@ def test_data_without_torch(houses: Path, tmp_path: Path) -> None:
     assert json.loads(lines[-2])["games"] == 18
 
 
+def test_objectives_without_torch() -> None:
+    lines = _run(TRAIN + REFERENCE, "objectives", "groups", "--json")
+    assert lines[-1] == "exit code 0"
+    assert json.loads(lines[-2])["objectives"][0]["name"] == "grpo"
+
+
 def test_verify_alfworld_without_torch(real_data: Path) -> None:
     transcripts = real_data / "transcripts" / "alfworld.jsonl.gz"
     games = real_data / "alfworld_games.tar.xz"
