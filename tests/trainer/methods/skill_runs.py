@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor
 from tests.trainer import small
 from tests.trainer.runs import mixed
 from trainer.auxiliary.skills import EPISODE_TITLE
-from trainer.config import Config
+from trainer.config import Config, load_config, resolve
 from trainer.data import Segment, Turn, make_segment, segments_from_turns
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup, Step
 from trainer.methods.registry import make_methods
@@ -43,13 +45,22 @@ def config_of(name: str, overrides: dict[str, Any] | None = None, **more: Any) -
 
 
 def turns_of(config: Config, model: Any) -> list[Turn]:
-    """Turns of mixed outcomes with the log-probs that `model` gives their tokens."""
+    """Turns of mixed outcomes with the log-probs that `model`, a fresh `small.model()`, gives."""
+    played = _played(json.dumps([resolve(config)[key] for key in ("env", "prompt", "rollout")]))
+    scores = score_segments(model, segments_from_turns(played), LIMITS)
+    return [
+        replace(turn, logprobs=tuple(row.tolist()))
+        for turn, row in zip(played, scores, strict=True)
+    ]
+
+
+@lru_cache(maxsize=4)
+def _played(sections: str) -> tuple[Turn, ...]:
+    names = ("env", "prompt", "rollout")
+    config = load_config(dict(zip(names, json.loads(sections), strict=True)), {})
     turns = mixed(config)
     assert len({turn.success for turn in turns if turn.done}) == 2, "mixed outcomes are needed"
-    scores = score_segments(model, segments_from_turns(turns), LIMITS)
-    return [
-        replace(turn, logprobs=tuple(row.tolist())) for turn, row in zip(turns, scores, strict=True)
-    ]
+    return tuple(turns)
 
 
 def made(config: Config, model: Any, **setup: Any) -> Any:

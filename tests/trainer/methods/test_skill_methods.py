@@ -90,12 +90,11 @@ def test_turns_from_a_file_give_the_numbers_of_the_run(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", TERMS)
-@pytest.mark.parametrize("tokens", [1, 400])
-def test_micro_batches_change_nothing(name: str, tokens: int) -> None:
+def test_micro_batches_change_nothing(name: str) -> None:
     config, model = config_of(name), small.model()
     turns = turns_of(config, model)
     method = prepared(config, model, turns)
-    whole, parts = (gradient(method, model, turns, tokens=n) for n in (10**9, tokens))
+    whole, parts = (gradient(method, model, turns, tokens=n) for n in (10**9, 200))
     first, second = (term.total for term in method._terms)
     assert whole.abs().max() > 0
     torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-7)
@@ -155,14 +154,15 @@ def test_turns_that_are_left_out_of_the_base_have_no_part(name: str) -> None:
 @pytest.mark.parametrize("name", ["sdar", "opid"])
 def test_resume_is_a_continuation(name: str, tmp_path: Path) -> None:
     section = {**SECTIONS[name], **({"retrieval": "ucb"} if name == "sdar" else {})}
+    half = 2 if name == "sdar" else 1
     config = run_config(
-        tmp_path, run__iterations=4, eval__tasks=1, **{f"auxiliary__{name}": section}
+        tmp_path, run__iterations=2 * half, eval__tasks=1, **{f"auxiliary__{name}": section}
     )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     straight = train(config, whole)
-    train(config, parts, until=2)
+    train(config, parts, until=half)
     train(config, parts, resume=True)
     assert small.same(trained(whole), trained(parts))
     assert untimed(read_metrics(parts / "metrics.jsonl")) == untimed(straight.metrics)
-    state = parts / "checkpoints/000004" / f"{name}.safetensors"
+    state = parts / f"checkpoints/{2 * half:06d}" / f"{name}.safetensors"
     assert state.exists() == (name == "sdar")
