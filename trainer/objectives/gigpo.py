@@ -99,7 +99,8 @@ def gigpo_terms(
         A^S = (R_t - mean_S) / (std_S + eps)                    mode "mean_std_norm"
         A^S = R_t - mean_S                                      mode "mean_norm"
 
-    R_t is the discounted return from the turn on (`step_returns`). The pool S of a turn is every
+    R_t is the discounted return from the turn on (`step_returns`): rewards are discounted first,
+    returns normalised after, as in the paper. The pool S of a turn is every
     turn of its task group with the same anchor, of any trajectory and step, repeats within one
     trajectory included; std_S divides by n - 1. `mode` applies to both terms. Published runs use
     "mean_std_norm" on ALFWorld and "mean_norm" on WebShop.

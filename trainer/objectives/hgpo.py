@@ -100,7 +100,8 @@ def hgpo_terms(
 
     Level k = 0 .. K (K = `depth`) exists for a turn with at least k turns before it. Its pool is
     every turn of the task group, of any trajectory and step, that has the same k + 1 last states
-    (s_{t-k}, ..., s_t) in this order. With R_t as in GiGPO (`step_returns`)
+    (s_{t-k}, ..., s_t) in this order. With R_t as in GiGPO (`step_returns`), discounted first and
+    normalised after,
 
         A_k = (R_t - mean_k) / (std_k + eps)                    mode "mean_std_norm"
         A_k = R_t - mean_k                                      mode "mean_norm"
