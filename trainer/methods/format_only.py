@@ -24,11 +24,14 @@ class FormatOnly(Method):
         self._turns = rollouts.turns
 
     def has_pass(self, step: Step) -> bool:
-        return bool(self.rows([self._turns[i] for i in step.turns]))
+        return bool(self.rows(self.own(step)))
 
     def backward(self, model: nn.Module, step: Step, limits: PassLimits) -> float:
-        rows = self.rows([self._turns[i] for i in step.turns])
-        return auxiliary_backward(model, rows, self.weight, limits)
+        return auxiliary_backward(model, self.rows(self.own(step)), self.weight, limits)
+
+    def own(self, step: Step) -> list[Turn]:
+        """The step's turns, without those that somebody else brought into the groups."""
+        return [self._turns[i] for i in step.turns if i < len(self._turns)]
 
     def rows(self, turns: Sequence[Turn]) -> list[AuxiliaryRow]:
         """All sampled tokens but those of the command, of replies that are well formed."""

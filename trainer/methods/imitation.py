@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from trainer import rng
 from trainer.auxiliary.imitation import imitation_coefficients
 from trainer.batch import partition
-from trainer.config import Config
 from trainer.data import Segment
 from trainer.methods.oracle_rows import OracleDesk, first_of_groups
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup, Step
 from trainer.policy import collate, micro_batches, token_logprobs
-from trainer.rollout import Student, Trajectory
+from trainer.rollout import Trajectory
 from trainer.update import AuxiliaryRow, auxiliary_backward, precision
 
 __all__ = [
@@ -25,7 +24,6 @@ __all__ = [
     "equal_rows",
     "expert_segments",
     "part_of",
-    "pass_limits",
     "segment_backward",
     "turn_numbers",
 ]
@@ -127,13 +125,6 @@ def turn_numbers(trajectories: Sequence[Trajectory]) -> list[int]:
         first.append(total)
         total += len(trajectory.turns)
     return first
-
-
-def pass_limits(config: Config, student: Student) -> PassLimits:
-    """How passes under frozen weights are cut."""
-    return PassLimits(
-        config.optim.micro_batch_tokens, student.pad_id, config.run.dtype == "bfloat16"
-    )
 
 
 def segment_backward(

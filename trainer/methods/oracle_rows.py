@@ -25,7 +25,8 @@ from agent_envs.prompting import PromptView
 from oracles.base import Decision, History, HistoryItem, Oracle, PlanStatus
 from oracles.branch import Branch, BranchStep, RootRecord
 from oracles.branch import run as run_branch
-from trainer.branch_targets import PROMPT_TOO_LONG, TARGET_TOO_LONG, branch_views
+from trainer.branch_targets import branch_target, branch_views
+from trainer.config import SeroConfig
 from trainer.data import Segment, make_segment
 from trainer.methods.protocol import Setup
 from trainer.oracle_registry import make_oracle
@@ -43,6 +44,8 @@ __all__ = [
 ]
 
 NO_COMMAND = "no_command"
+_PLAIN = SeroConfig()
+"""Targets with an empty thought, trained on command, closing tag and end token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +163,10 @@ def branch_rows(
     rows: list[OracleRow] = []
     reasons: dict[str, None] = {}
     for view, step in zip(branch_views(branch), branch.steps, strict=True):
-        prompt_ids, target = student.prompt(view), student.target(step.action)
-        if not student.fits(prompt_ids):
-            reasons[PROMPT_TOO_LONG] = None
-        elif len(target.ids) > max_target_tokens:
-            reasons[TARGET_TOO_LONG] = None
+        prompt_ids = student.prompt(view)
+        target = branch_target(step, prompt_ids, student, _PLAIN, max_target_tokens)
+        if isinstance(target, str):
+            reasons[target] = None
         else:
             rows.append(OracleRow(view, step, prompt_ids, target))
     return rows, tuple(reasons)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from trainer.auxiliary.step_dpo import ScoredReplies, step_dpo_loss
-from trainer.branching import select_roots
+from trainer.branching import pass_limits, select_roots
 from trainer.config import SeroConfig
 from trainer.data import Segment, Turn, make_segment
-from trainer.methods.imitation import OracleMethod, pass_limits, turn_numbers
+from trainer.methods.imitation import OracleMethod, turn_numbers
 from trainer.methods.oracle_rows import OracleDesk
 from trainer.methods.protocol import PassLimits, Rollouts, Setup, Step
 from trainer.methods.teacher import Teacher

@@ -188,7 +188,17 @@ def test_the_oracles_commands_become_likelier() -> None:
 @pytest.mark.parametrize("objective", ["ppo", "reinforce_pp", "none"])
 def test_there_has_to_be_a_group(objective: str) -> None:
     with pytest.raises(ConfigError, match=rf"luffy.*objective\.name={objective} has none"):
-        config_of("luffy", objective__name=objective)
+        prepared(config_of("luffy", objective__name=objective), [])
+
+
+def test_the_format_control_trains_the_policys_own_replies_alone() -> None:
+    config = config_of("luffy", auxiliary__format_only={}, optim__steps=1)
+    trajectories, model = mixed(config), small.model()
+    metrics = learn(config, model, trajectories)
+    alone = config_of("format_only", objective__name="none", optim__steps=1)
+    assert metrics["luffy/rows"] > 0
+    expected = learn(alone, small.model(), trajectories)["loss/format_only"]
+    assert metrics["loss/format_only"] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("objective", ["gigpo", "hgpo", "graphgpo", "rloo", "gspo", "dr_grpo"])
