@@ -440,10 +440,17 @@ def test_a_token_that_reaches_beyond_the_thought_makes_way() -> None:
 
 def test_a_character_whose_bytes_are_cut_is_written_again() -> None:
     first, second = "\u00e9".encode()
-    tok = _Pieces(bytes([second]) + b"</think><ac")
-    sampled = [*b"<think>", first, 300, *b"tion>inventory</action>", 256]
+    tok = _Pieces(bytes([second]) + b"</think><ac", b"<think>")
+    sampled = [301, ord("a"), first, 300, *b"tion>inventory</action>", 256]
     target = _forced(tok, sampled)
-    assert target.ids == (*b"<think>", *"\u00e9</think><action>look</action>".encode(), 256)
+    assert target.ids == (301, ord("a"), *"\u00e9</think><action>look</action>".encode(), 256)
+
+
+@pytest.mark.parametrize("stop", [(), (256,)])
+def test_a_reply_may_end_with_its_thought(stop: tuple[int, ...]) -> None:
+    target = _forced(ByteTokenizer(), [*b"<think>go</think>", *stop], z_tokens="all")
+    assert target.ids == (*b"<think>go</think><action>look</action>", 256)
+    assert target.z_mask == (True,) * len(target.ids)
 
 
 @pytest.mark.parametrize("text", ["", "<think>go", "<action>look</action>"])
