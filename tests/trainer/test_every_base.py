@@ -1,0 +1,109 @@
+"""Short runs of every base objective, on households and in a shop.
+
+`make test` runs a few of them, `make test-full` all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support import full_count
+from tests.trainer import small
+from tests.trainer.test_webshop_training import SHOP
+from trainer.base_advantages import base_advantages
+from trainer.config import Config, load_config
+from trainer.config_objective import ObjectiveConfig
+from trainer.data import read_turns, segments_from_turns
+from trainer.environments import ALFWORLD, WEBSHOP
+from trainer.loop import train
+from trainer.models.tiny import load_policy, save_policy
+from trainer.run_folder import RunFolder
+from trainer.warmstart import warm_policy
+from trainer.worlds import open_tasks
+
+NAMES = (
+    "grpo", "dr_grpo", "dapo", "gspo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gigpo",
+    "hgpo", "graphgpo", "ppo", "ppo_trajectory", "turn_gae",
+)  # fmt: skip
+CASES = [(env, name) for name in NAMES for env in (ALFWORLD, WEBSHOP)]
+# A different part of the objectives in each environment; together all but a few.
+SAMPLE = [
+    (ALFWORLD, "dapo"), (WEBSHOP, "gspo"), (ALFWORLD, "graphgpo"), (WEBSHOP, "turn_gae"),
+]  # fmt: skip
+CHOSEN = CASES[: full_count(0, len(CASES))] or SAMPLE
+
+
+def test_every_objective_of_the_config_is_here() -> None:
+    from typing import get_args, get_type_hints
+
+    names = get_args(get_type_hints(ObjectiveConfig)["name"])
+    assert set(names) == {"none", *NAMES}
+
+
+def _config(env: str, name: str, **changes: Any) -> Config:
+    less: dict[str, Any] = {
+        "objective.name": name,
+        "objective.critic.lr": 1e-3,
+        "optim.lr": 1e-3,
+        "rollout.rollouts": 4,
+        "env.max_steps": 6,
+        "run.save_turns": True,
+        "eval.tasks": 2,
+        "eval.initial": False,
+    }
+    world = SHOP if env == WEBSHOP else small.BASE
+    both = {k: v for k, v in world.items() if not k.startswith("auxiliary.")}
+    return load_config({}, both | less | changes)
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A policy for each environment, cloned from demonstrations until it acts half-way well."""
+    found = {}
+    for env in dict.fromkeys(env for env, _ in CHOSEN):
+        steps = {ALFWORLD: 220, WEBSHOP: 150}[env]
+        config = _config(env, "grpo", **{"warmstart.steps": steps, "warmstart.lr": 1e-2})
+        model, tokenizer, _ = warm_policy(config, open_tasks(config.env), None)
+        found[env] = tmp_path_factory.mktemp("policy") / "policy"
+        save_policy(found[env], model, tokenizer)
+    return found
+
+
+@pytest.mark.parametrize(("env", "name"), CHOSEN)
+def test_two_iterations(env: str, name: str, policies: dict[str, Path], tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"model.path": str(policies[env]), "rollout.reward": "env"}
+    if name == "dapo":
+        settings["objective.dynamic_rounds"] = 3
+    config = _config(env, name, **settings)
+    assert config.objective.has_critic == (name in ("ppo", "ppo_trajectory", "turn_gae"))
+    result = train(config, tmp_path / "run")
+    assert result.iterations == 2
+    for line in result.metrics:
+        json.dumps(line, allow_nan=False)
+        assert line["nonfinite_steps"] == 0
+        assert ("dynamic/rounds" in line) == (name == "dapo")
+        assert ("critic/clip_fraction" in line) == config.objective.has_critic
+    taken = result.metrics[-1]["optimizer_steps"]
+    before = small.weights(load_policy(policies[env])[0])
+    after = small.weights(load_policy(tmp_path / "run/checkpoints/000002")[0])
+    assert small.same(before, after) == (taken == 0)
+    assert taken > 0, "nothing was learnt: the policy of this test is too bad, or too good"
+    if config.objective.has_critic:
+        assert (tmp_path / "run/checkpoints/000002/critic.safetensors").exists()
+        assert result.metrics[0]["loss/value"] > 0
+        return
+    # What was saved gives advantages again, finite and not all 0.
+    turns = read_turns(RunFolder(tmp_path / "run").turns(0))
+    found = base_advantages(
+        turns, segments_from_turns(turns), config.objective, config.rollout
+    ).tokens
+    mean = sum(float(row.abs().mean()) for row in found) / len(found)
+    assert math.isfinite(mean)
+    assert mean == pytest.approx(result.metrics[0]["advantage_abs_mean"], rel=1e-9)
+    assert torch.isfinite(torch.cat(found)).all()
