@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainer.auxiliary.distill import distillation_loss
 from trainer.methods.distribution_pass import (
     Distributions,
     Pair,
@@ -25,7 +26,7 @@ from trainer.objectives import Denominators
 from trainer.policy import SegmentBatch
 from trainer.update import pad_like, score_segments
 
-__all__ = ["Distiller", "SampledTerm"]
+__all__ = ["Distiller", "SampledTerm", "divergence_loss", "padded"]
 
 
 class Distiller(Method):
@@ -127,6 +128,19 @@ class SampledTerm(TokenTerm):
         """bool (B, T): trained tokens of the turns that take part."""
         rows = [turn in self.scores for turn in turns_B]
         return batch.mask_B_T & torch.tensor(rows, device=batch.mask_B_T.device)[:, None]
+
+
+def divergence_loss(found: Distributions, counts: Denominators, section: Any) -> Tensor:
+    """The divergence that a config section names, averaged over the step's tokens."""
+    return distillation_loss(
+        found.student_1_N_V,
+        found.teacher_1_N_V,
+        found.mask_1_N,
+        kind=section.divergence,
+        beta=section.beta,
+        top_k=section.top_k,
+        denominators=counts,
+    )
 
 
 def padded(values: Mapping[int, Tensor], like_B_T: Tensor, turns_B: Sequence[int]) -> Tensor:

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from trainer.auxiliary.depth_schedule import depth_mask, max_depth
-from trainer.auxiliary.distill import distillation_loss, opd_advantages, opd_loss, vopd_baseline
+from trainer.auxiliary.distill import opd_advantages, opd_loss, vopd_baseline
 from trainer.config_auxiliary.distillation import DepthConfig
 from trainer.config_sections import ConfigError
 from trainer.data import Turn
-from trainer.methods.distiller import Distiller, SampledTerm, padded
+from trainer.methods.distiller import Distiller, SampledTerm, divergence_loss, padded
 from trainer.methods.distribution_pass import Distributions, Pair, distribution_values
 from trainer.methods.outside_teacher import teacher_of
 from trainer.methods.protocol import Rollouts, Setup, Step, TokenTerm
@@ -90,15 +90,7 @@ class Opd(Distiller):
         return self.section.form == "exact" and super().has_pass(step)
 
     def loss(self, found: Distributions, counts: Denominators) -> Tensor:
-        return distillation_loss(
-            found.student_1_N_V,
-            found.teacher_1_N_V,
-            found.mask_1_N,
-            kind=self.section.divergence,
-            beta=self.section.beta,
-            top_k=self.section.top_k,
-            denominators=counts,
-        )
+        return divergence_loss(found, counts, self.section)
 
     def metrics(self) -> Mapping[str, Any]:
         """Share of turns within the depth, and the sampled reverse KL."""
@@ -153,7 +145,8 @@ def within_depth(turns: Sequence[Turn], depth: int, direction: Any) -> list[bool
     lengths = Counter((turn.uid, turn.tid) for turn in turns)
     steps = torch.tensor([turn.t for turn in turns], dtype=torch.int64)
     sizes = torch.tensor([lengths[turn.uid, turn.tid] for turn in turns], dtype=torch.int64)
-    return [bool(on) for on in depth_mask(steps, sizes, depth, direction=direction)]
+    found: list[bool] = depth_mask(steps, sizes, depth, direction=direction).tolist()
+    return found
 
 
 def _baseline(found: Distributions) -> Tensor:

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from trainer.auxiliary.distill import distillation_loss, opsd_legacy_loss
-from trainer.methods.distiller import Distiller, SampledTerm
+from trainer.auxiliary.distill import opsd_legacy_loss
+from trainer.methods.distiller import Distiller, SampledTerm, divergence_loss
 from trainer.methods.distribution_pass import Distributions
 from trainer.methods.protocol import Rollouts, Setup, Step, TokenTerm
 from trainer.methods.teacher import Teacher
@@ -55,15 +55,7 @@ class Opsd(_Privileged):
             self.score(model)
 
     def loss(self, found: Distributions, counts: Denominators) -> Tensor:
-        return distillation_loss(
-            found.student_1_N_V,
-            found.teacher_1_N_V,
-            found.mask_1_N,
-            kind=self.section.divergence,
-            beta=self.section.beta,
-            top_k=self.section.top_k,
-            denominators=counts,
-        )
+        return divergence_loss(found, counts, self.section)
 
 
 class OpsdLegacy(_Privileged):

@@ -29,7 +29,7 @@ from trainer.config import ConfigError
 from trainer.data import Turn, segments_from_turns
 from trainer.methods.opd import within_depth
 from trainer.methods.outside_teacher import OutsideTeacher, check_vocabulary
-from trainer.models.tiny import ModelFolderError, save_policy
+from trainer.models.tiny import ModelFolderError, save_policy, train_tokenizer
 from trainer.policy import collate, token_distributions, token_logprobs
 
 
@@ -222,8 +222,6 @@ def test_a_model_folder_is_loaded_once_and_stays_as_it_is(few: list[Turn], folde
 
 
 def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    from trainer.models.tiny import train_tokenizer
-
     other = train_tokenizer(["go to desk 1", "you see a lamp"], 300)
     save_policy(tmp_path / "other", small.model(), other)
     with pytest.raises(ConfigError, match=r"auxiliary\.opd\.teacher=.*another tokenizer") as found:

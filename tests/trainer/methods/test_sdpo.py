@@ -22,7 +22,9 @@ from tests.trainer.methods.distilling import (
 from trainer.auxiliary.divergence import divergence
 from trainer.auxiliary.feedback_context import TITLES
 from trainer.data import Turn, segments_from_turns
+from trainer.learner import Learner
 from trainer.methods.protocol import Rollouts
+from trainer.metrics import Phases
 from trainer.policy import collate, token_distributions
 
 SUCCESS, FEEDBACK = TITLES["success"], TITLES["feedback"]
@@ -146,9 +148,6 @@ def test_the_teacher_follows_slowly(turns: list[Turn]) -> None:
     config = config_of(auxiliary__sdpo={"rate": 0.25}, optim__steps=1)
     method = method_of(config, model)
     start = small.weights(model)
-    from trainer.learner import Learner
-    from trainer.metrics import Phases
-
     learner = Learner(config, model, small.student(config), methods=[method])
     learner.learn(0, turns, Phases())
     end = small.weights(model)
@@ -160,7 +159,7 @@ def test_the_teacher_follows_slowly(turns: list[Turn]) -> None:
 
 
 def test_it_trains_alone_and_beside_a_base(turns: list[Turn]) -> None:
-    alone, beside = small.model(), small.model()
+    alone, beside, turns = small.model(), small.model(), turns[:18]
     config = config_of(auxiliary__sdpo={"weight": 0.3})
     (pure,) = learned(_sdpo(weight=0.3), alone, turns)
     (hybrid,) = learned(config, beside, turns)
