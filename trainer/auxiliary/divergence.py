@@ -224,7 +224,7 @@ def _log_mixture(log_s: Tensor, log_t: Tensor, beta: float) -> Tensor:
     """log(beta * t + (1 - beta) * s); tokens that neither emits hold an arbitrary number."""
     # logaddexp of two -inf has a NaN gradient.
     neither = (log_s == -math.inf) & (log_t == -math.inf)
-    log_s, log_t = log_s.masked_fill(neither, 0.0), log_t.masked_fill(neither, 0.0)
+    log_s = log_s.masked_fill(neither, 0.0)
     return torch.logaddexp(log_s + math.log1p(-beta), log_t + math.log(beta))
 
 

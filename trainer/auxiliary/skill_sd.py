@@ -62,9 +62,10 @@ def skill_sd_loss(
         student_B_T=student_B_T, teacher_B_T=teacher_B_T, old_B_T=old_B_T, mask_B_T=mask_B_T
     )
     outside = ~as_mask(mask_B_T)
-    student = student_B_T.masked_fill(outside, 0.0)
-    teacher = teacher_B_T.detach().to(student.dtype).masked_fill(outside, 0.0)
-    old = old_B_T.detach().to(student.dtype).masked_fill(outside, 0.0)
+    student, teacher, old = (
+        logp_B_T.to(student_B_T.dtype).masked_fill(outside, 0.0)
+        for logp_B_T in (student_B_T, teacher_B_T.detach(), old_B_T.detach())
+    )
     d = (teacher - student).clamp(max=GAP_LIMIT)
     ratio = (student - old).clamp(max=LOG_RATIO_LIMIT).exp()
     # expm1 keeps k3 >= 0 for small d, where exp(d) - 1 cancels.

@@ -116,7 +116,7 @@ def episode_gae(
     Returns:
         Advantages, float64 (K,).
     """
-    if reward_K.numel() == 0:
+    if not reward_K.numel():
         return torch.zeros_like(reward_K)
     index_K, length_E = torch.unique_consecutive(
         episode_K, return_inverse=True, return_counts=True

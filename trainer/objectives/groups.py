@@ -79,7 +79,7 @@ def check_groups(uid_M: Tensor, tid_M: Tensor) -> None:
             id occurs in two groups.
     """
     check_vectors(uid_M=uid_M, tid_M=tid_M)
-    if uid_M.numel() == 0:
+    if not uid_M.numel():
         return
     group_N = trajectory_groups(uid_M, tid_M)[1]
     if int(torch.bincount(group_N).max()) < 2:
