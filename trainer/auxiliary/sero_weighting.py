@@ -46,7 +46,7 @@ class Weighting:
         counts in the weights behind it.
         """
         weights = reach_weights(logz, self.rule, self.delta, self.decay)
-        if self.depth is None or not weights:
+        if self.depth is None:
             return weights
         t_K = torch.arange(len(weights))
         kept_K = depth_mask(

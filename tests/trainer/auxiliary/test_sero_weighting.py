@@ -7,7 +7,14 @@ import math
 import pytest
 import torch
 
-from trainer.auxiliary.sero import Branch, sero_branch_loss, sero_loss, weigh_tokens, weighted_nll
+from trainer.auxiliary.sero import (
+    Branch,
+    row_coefficients,
+    sero_branch_loss,
+    sero_loss,
+    weigh_tokens,
+    weighted_nll,
+)
 from trainer.auxiliary.sero_weighting import Weighting, decay_of
 from trainer.auxiliary.sero_weights import reach_weights
 
@@ -107,6 +114,11 @@ def test_chord_weights_by_hand_and_no_gradient_through_them():
     assert loss.item() == pytest.approx(2 * (0.25 * -HALF + 0.1875 * -QUARTER), rel=1e-12)
     loss.backward()
     assert logp.grad.tolist() == [pytest.approx([-2 * 0.25, -2 * 0.1875, 0.0], rel=1e-12)]
+    assert weigh_tokens(logp, mask, "chord")[0, 2].item() == 0.0
+
+
+def test_a_row_without_loss_tokens_has_no_coefficient():
+    assert row_coefficients([1.0], [[1.0, 0.5]], [[0, 2]], n_root=1) == [[0.0, 0.25]]
 
 
 @pytest.mark.parametrize("absurd", [1e30, math.inf, -math.inf, math.nan])

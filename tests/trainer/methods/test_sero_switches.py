@@ -565,6 +565,11 @@ def test_targets_and_prompts_that_are_too_long_name_themselves() -> None:
     assert all(len(request.prompt_ids) <= longest // 2 for request in requests)
     short = _config(think_mode="template").replace(**{"rollout.max_new_tokens": 8})
     assert _grown(short, trajectories[0]).reasons == ("target_too_long",)
+    plain = _grown(_config(), trajectories[0])
+    size = max(len(small.student(config).target(step.action).ids) for step in plain.branch.steps)
+    for limit, reasons in ((size, ()), (size - 1, ("target_too_long",))):
+        limited = _config().replace(**{"rollout.max_new_tokens": limit})
+        assert _grown(limited, trajectories[0]).reasons == reasons
 
 
 def test_nothing_is_sampled_where_no_gate_is_open() -> None:
