@@ -105,10 +105,11 @@ def _auxiliary(
     backward: int = 0,
     rows: str = "",
     extra: str = "",
+    page: str | None = None,
 ) -> Entry:
-    place = f"auxiliary.{name}"
+    passes, place = (forward, backward, rows), f"auxiliary.{name}"
     return Entry(
-        name, "auxiliary", title, source, arxiv, needs, forward, backward, rows, place, name, extra
+        name, "auxiliary", title, source, arxiv, needs, *passes, place, page or name, extra
     )
 
 
@@ -121,6 +122,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     _base(
         "dr_grpo", "Dr. GRPO: no division by the spread", "Liu et al. 2025", "2503.20783", "groups",
+        page="grpo",
     ),
     _base(
         "dapo", "DAPO: clip higher, groups of equal outcomes drawn again", "Yu et al. 2025",
@@ -137,7 +139,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     _base(
         "reinforce_pp_baseline", "REINFORCE++-baseline: less the group's mean, then whitened",
-        "Hu et al. 2025", "2501.03262", "groups",
+        "Hu et al. 2025", "2501.03262", "groups", page="reinforce_pp",
     ),
     _base(
         "gigpo", "GiGPO: also compares turns in the same state", "Feng et al. 2025",
@@ -157,11 +159,11 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     _base(
         "ppo_trajectory", "PPO with GAE along the tokens of all turns", "Schulman et al. 2015",
-        "1506.02438", "critic",
+        "1506.02438", "critic", page="ppo",
     ),
     _base(
         "turn_gae", "GAE over turns, one value a turn", "Schulman et al. 2015",
-        "1506.02438", "critic",
+        "1506.02438", "critic", page="ppo",
     ),
     _auxiliary(
         "sero", "SERO: executed oracle branches, gated and weighted by reach", "SERO 2026", None,
@@ -208,7 +210,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     _auxiliary(
         "opsd_legacy", "OPSD as in published tables: NLL of own samples", "public code, SDAR",
-        "2605.15155", "groups", "teacher", forward=1, rows=_TOLD,
+        "2605.15155", "groups", "teacher", forward=1, rows=_TOLD, page="opsd",
     ),
     _auxiliary(
         "sdpo", "SDPO: a slow copy that saw a solution or the feedback",

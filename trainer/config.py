@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from trainer.composition import conflicts
 from trainer.config_auxiliary import AuxiliaryConfig, FormatOnlyConfig, SeroConfig
 from trainer.config_objective import (
     PUBLISHED,
@@ -108,6 +109,9 @@ class Config:
                 "objective.name=none trains on auxiliary objectives alone, and there is none. "
                 "Add one, e.g. auxiliary.format_only, or choose a base objective."
             )
+        excluded = conflicts(self)
+        if excluded:
+            raise ConfigError("\n".join(excluded))
         if self.run.dtype == "bfloat16" and self.optim.old_logprobs == "sampler":
             # What samples is a rounded copy of the weights that are trained: ratios would not
             # start at 1, and clipping would act on rounding.

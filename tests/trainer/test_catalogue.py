@@ -8,6 +8,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from tests.support import ROOT
 from trainer.catalogue import CATALOGUE, Need, chosen
 from trainer.config import AuxiliaryConfig, ObjectiveConfig
 from trainer.config_objective import CRITIC
@@ -50,6 +51,14 @@ def test_who_asks_an_oracle_has_a_budget_for_it() -> None:
         if "oracle" in entry.needs:
             assert {"oracle", "oracle_budget_s"} <= names, entry.name
         assert ("analyser" in entry.needs) <= ("analyser" in names), entry.name
+
+
+def test_every_objective_has_its_page_and_the_index_leads_to_it() -> None:
+    index = (ROOT / "docs" / "objectives.md").read_text(encoding="utf-8")
+    for entry in CATALOGUE:
+        page = f"objectives/{entry.page}.md"
+        assert f"[{entry.name}]({page})" in index
+        assert (ROOT / "docs" / page).is_file(), page
 
 
 def test_words_choose() -> None:

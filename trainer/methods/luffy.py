@@ -26,11 +26,10 @@ from torch import Tensor, nn
 from agent_envs.hooks import SUCCESS
 from trainer.auxiliary.luffy import luffy_loss
 from trainer.branching import pass_limits
-from trainer.config_sections import ConfigError
 from trainer.data import Turn, make_segment
 from trainer.methods.imitation import OracleMethod
 from trainer.methods.oracle_rows import OracleDesk, OracleEpisode, first_of_groups
-from trainer.methods.protocol import Rollouts, Setup, Step, TokenTerm
+from trainer.methods.protocol import Rollouts, Step, TokenTerm
 from trainer.metrics import mean_or_none
 from trainer.objectives import Aggregation, Denominators
 from trainer.policy import SegmentBatch, pad_rows
@@ -43,22 +42,9 @@ Mask = tuple[bool, ...]
 
 
 class Luffy(OracleMethod):
-    """See `trainer.auxiliary.luffy`. An episode that does not solve its task does not join.
-
-    Raises:
-        ConfigError: the base objective has no groups to join.
-    """
+    """See `trainer.auxiliary.luffy`. An episode that does not solve its task does not join."""
 
     name = "luffy"
-
-    def __init__(self, setup: Setup, section: Any) -> None:
-        objective = setup.config.objective
-        if not objective.needs_groups:
-            raise ConfigError(
-                "auxiliary.luffy puts oracle episodes into groups, and objective.name="
-                f"{objective.name} has none. Use one with groups, e.g. grpo."
-            )
-        super().__init__(setup, section)
 
     def forget(self) -> None:
         self._turns: list[Turn] = []

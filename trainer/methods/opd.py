@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from trainer.auxiliary.depth_schedule import depth_mask, max_depth
 from trainer.auxiliary.distill import opd_advantages, opd_loss, vopd_baseline
 from trainer.config_auxiliary.distillation import DepthConfig
-from trainer.config_sections import ConfigError
 from trainer.data import Turn
 from trainer.methods.distiller import Distiller, SampledTerm, divergence_loss, padded
 from trainer.methods.distribution_pass import Distributions, Pair, distribution_values
@@ -38,11 +37,6 @@ class Opd(Distiller):
     name = "opd"
 
     def __init__(self, setup: Setup, section: Any) -> None:
-        if section.form == "advantage" and not setup.config.base_active:
-            raise ConfigError(
-                "auxiliary.opd.form=advantage needs the policy loss of a base objective; found "
-                "objective.name=none. Use form=loss."
-            )
         teacher = teacher_of(setup, section.teacher, "auxiliary.opd.teacher")
         super().__init__(setup, section, teacher)
         self.depth: int | None = None

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from trainer.auxiliary.serl import ReweightStats, lam_schedule
-from trainer.config_sections import ConfigError
 from trainer.data import Turn
 from trainer.methods.feedback import Sections
 from trainer.methods.privileged import TeacherPrompt, rescored, with_sections
@@ -82,20 +81,12 @@ class Reweighting(Method):
 
     def __init__(self, setup: Setup, section: Any) -> None:
         super().__init__(setup, section)
-        reason = self.conflicts(setup.config)
-        if reason is not None:
-            raise ConfigError(reason)
         self.teacher = Teacher(setup.model, self.kind, sync_every=section.sync_every)
         self.scored: dict[int, ScoredTurn] = {}
         """By the turn's index in the iteration."""
         self.alpha = 0.0
         self.stats: ReweightStats | None = None
         self._counts: _Counts | None = None
-
-    @classmethod
-    def conflicts(cls, config: Any) -> str | None:
-        """Why the method cannot go with the rest of the config; None: it can."""
-        raise NotImplementedError
 
     def contexts(self, rollouts: Rollouts) -> Sequence[Sections]:
         """What the teacher is told about each turn; empty: nothing, and the turn stays as it is."""

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from trainer.auxiliary.feedback_context import Section
 from trainer.auxiliary.rlsd import rlsd_advantages
-from trainer.config import Config
 from trainer.config_sections import ConfigError
 from trainer.data import Segment, Turn
 from trainer.methods.feedback import Sections, context_turns, success_sections
@@ -47,15 +46,6 @@ class Rlsd(Reweighting):
                 )
             self._env = setup.make_env()
             self._planner = make_planner(section.oracle_budget_s, setup.config.env.id)
-
-    @classmethod
-    def conflicts(cls, config: Config) -> str | None:
-        if config.auxiliary.rlsd is None or config.objective.name != "none":
-            return None
-        return (
-            "auxiliary.rlsd reweights the base objective's advantages, and with "
-            "objective.name=none there are none. Choose a base objective."
-        )
 
     def contexts(self, rollouts: Rollouts) -> Sequence[Sections]:
         if self.section.context == "plan":

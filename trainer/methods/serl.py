@@ -12,7 +12,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from trainer.auxiliary.serl import act_loss, act_vocabulary_loss, reweight_advantages
-from trainer.config import Config
 from trainer.data import Turn, make_segment
 from trainer.methods.distribution_pass import Distributions, Pair, distribution_backward
 from trainer.methods.feedback import Sections, context_turns, feedback_sections
@@ -44,25 +43,6 @@ class Serl(Reweighting):
         """act_weight with alpha's decay: the coefficient of L_act, before `weight`."""
         self.act_losses: list[float] = []
         """L_act of each optimiser step of the iteration, as it is."""
-
-    @classmethod
-    def conflicts(cls, config: Config) -> str | None:
-        section = config.auxiliary.serl
-        if section is None:
-            return None
-        if config.objective.kl_coef > 0:
-            return (
-                f"auxiliary.serl refuses objective.kl_coef={config.objective.kl_coef}: in the "
-                "published recipe the teacher takes the place of the reference policy, and there "
-                "is no KL. Set it to 0."
-            )
-        if config.objective.name == "none" and not section.act_weight > 0:
-            return (
-                "auxiliary.serl reweights the base objective's advantages, and with "
-                "objective.name=none there are none. Choose a base objective, or set "
-                "auxiliary.serl.act_weight."
-            )
-        return None
 
     def contexts(self, rollouts: Rollouts) -> Sequence[Sections]:
         told = context_turns(self.setup.student, rollouts.turns)

@@ -333,19 +333,6 @@ def test_a_win_becomes_likelier_and_a_failure_less_likely() -> None:
     assert float((signs * (logps() - before)).sum()) > 0
 
 
-def test_without_advantages_there_is_nothing_to_reweight() -> None:
-    config = replace(_config(), objective=replace(_config().objective, name="none"))
-    reason = Rlsd.conflicts(config)
-    assert reason is not None
-    assert "objective.name=none there are none" in reason
-    assert Rlsd.conflicts(_config()) is None
-    assert Rlsd.conflicts(_config(objective__kl_coef=0.1)) is None
-    without = replace(config, auxiliary=replace(config.auxiliary, rlsd=None))
-    assert Rlsd.conflicts(without) is None
-    with pytest.raises(ConfigError, match="rlsd reweights the base objective's advantages"):
-        _made(config, small.model())
-
-
 def test_settings() -> None:
     s = RlsdConfig()
     assert (s.weight, s.alpha, s.decay, s.clip, s.sync_every) == (1.0, 0.5, 50, 0.2, 10)

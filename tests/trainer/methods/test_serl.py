@@ -18,7 +18,6 @@ from tests.trainer.runs import run_config, sampled, trained, untimed
 from trainer.auxiliary.feedback_context import TITLES, Section
 from trainer.checkpoint import read_tensors
 from trainer.config import Config, ConfigError
-from trainer.config_auxiliary import SerlConfig
 from trainer.data import Segment, Turn, read_turns, segments_from_turns, write_turns
 from trainer.learner import Learner
 from trainer.loop import train
@@ -538,29 +537,6 @@ def test_turns_from_a_file_give_the_numbers_of_the_run(tmp_path: Path) -> None:
 
 
 # -------------------------------------------------------------------------- what it refuses
-
-
-@pytest.mark.parametrize("placement", ["loss", "reward"])
-def test_kl_is_refused_because_the_teacher_takes_its_place(placement: str) -> None:
-    objective = replace(_serl().objective, kl_coef=0.01, kl_placement=placement)
-    config = replace(_serl(), objective=objective)
-    reason = Serl.conflicts(config)
-    assert reason is not None
-    assert "the teacher takes the place of the reference policy" in reason
-    with pytest.raises(ConfigError, match=r"serl refuses objective\.kl_coef=0\.01"):
-        make_methods(Setup(config, small.student(config), small.model()))
-    without = replace(config, auxiliary=replace(config.auxiliary, serl=None))
-    assert Serl.conflicts(without) is None
-    assert Serl.conflicts(_serl()) is None
-
-
-def test_without_advantages_there_is_nothing_to_reweight() -> None:
-    config = replace(_serl(), objective=replace(_serl().objective, name="none"))
-    reason = Serl.conflicts(config)
-    assert reason is not None
-    assert "objective.name=none there are none" in reason
-    distils = replace(config.auxiliary, serl=SerlConfig(act_weight=0.1))
-    assert Serl.conflicts(replace(config, auxiliary=distils)) is None
 
 
 def test_a_judge_by_name_is_asked() -> None:
