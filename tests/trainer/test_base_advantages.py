@@ -113,6 +113,36 @@ def test_an_objective_with_one_number_a_turn(
     assert (found.targets, found.target_mask, found.kl) == (None, None, None)
 
 
+@pytest.mark.parametrize("name", ["gigpo", "hgpo"])
+def test_alike_states_can_count_as_one(name: str) -> None:
+    """`room p` and `room q` have ten of twelve letters in common."""
+    made = hand()
+    turns = [replace(turn, anchor=f"room {turn.anchor}") for turn in made.turns]
+    pure = gigpo_advantages if name == "gigpo" else hgpo_advantages
+    together = pure(*made.rows, torch.zeros_like(made.anchor))
+    apart = pure(*made.rows, made.anchor)
+    for similarity, want in ((10 / 12, together), (0.9, apart), (None, apart)):
+        config = config_of(name, objective__anchors__similarity=similarity)
+        found = turn_advantages(turns, config.objective, config.rollout)
+        torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(together, apart, atol=0.1)
+
+
+def test_alike_states_can_be_one_node_of_the_graph() -> None:
+    """The text of a state is its observation and its commands, a line each."""
+    made = hand()
+    texts = [f"{state}\nlook\ntake {state}" for state in "pqr"] + ["terminal\nover"] * 2
+    after = made.after.masked_fill(made.after == 99, 0)  # behind a win, where nothing is read
+    want = graphgpo_advantages(
+        *made.rows, made.anchor, after, made.success, similarity=0.8, texts=texts
+    )
+    config = config_of("graphgpo", objective__graph__similarity=0.8)
+    found = turn_advantages(made.turns, config.objective, config.rollout)
+    torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-9)
+    apart = graphgpo_advantages(*made.rows, made.anchor, after, made.success)
+    assert float((found - apart).abs().max()) > 5e-4
+
+
 def test_the_penalty_and_the_reward_are_those_of_the_config() -> None:
     made = hand()
     for name, _, expected in (CASES[0], CASES[7], CASES[11], CASES[13], CASES[15]):
@@ -453,6 +483,22 @@ def test_graded_rewards_and_the_graph_of_wins() -> None:
     torch.testing.assert_close(found, values - values.mean())
     found = turn_advantages(turns, episode.objective, episode.rollout)
     torch.testing.assert_close(found, torch.tensor([5.0, 0.0, -5.0], dtype=torch.float64))
+
+
+def test_success_that_was_not_kept_to_the_end_is_no_win_on_the_graph() -> None:
+    """As for rewards: only a last turn can win."""
+
+    def pair(done: bool) -> list[Turn]:
+        return [
+            make_turn(tid="a", t=0, success=True, observation="p"),
+            make_turn(tid="a", t=1, done=True, success=done, observation="q"),
+            make_turn(tid="b", t=0, done=True, observation="p", stop_reason="purchase"),
+        ]  # fmt: skip
+
+    config = config_of("graphgpo", objective__graph__episode_weight=0.0)
+    for done in (True, False):
+        found = turn_advantages(pair(done), config.objective, config.rollout)
+        assert bool((found != 0).any()) == done
 
 
 # ------------------------------------------------------------------------------ the config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.fakes import TableModel
@@ -168,6 +170,14 @@ def test_a_value_stops_once_it_has_moved_by_the_clip() -> None:
     (found,) = critic.values(segments, LIMITS)
     # AdamW's momentum carries it past the border, its gradient ends there.
     assert 0.25 <= float(found.max()) < 3.0
+    # By hand: old 0, value 0.4, target 1; with the clip at 0.25 the larger term is 0.75^2.
+    with torch.no_grad():
+        critic.model.head.weight.zero_()
+        critic.model.head.bias.fill_(0.4)
+    critic.values(segments, LIMITS)
+    one = everywhere([torch.ones(2, dtype=torch.float64)])
+    critic.learn([0], segments, one, values, LIMITS)
+    assert critic.metrics()["loss/value"] == pytest.approx(0.75**2)
 
 
 @pytest.mark.parametrize("tokens", [1, 60])
@@ -364,6 +374,18 @@ def test_o25_resume_is_a_continuation_with_a_critic(tmp_path: Path) -> None:
     assert first != a, "it goes on learning"
 
 
+def test_a_run_in_bfloat16_trains_a_float32_critic(tmp_path: Path) -> None:
+    config = run_config(
+        tmp_path, run__iterations=1, objective__name="turn_gae", rollout__rollouts=1,
+        env__max_steps=2, run__dtype="bfloat16", optim__old_logprobs="recompute",
+    )  # fmt: skip
+    (metrics,) = train(config, tmp_path / "run").metrics
+    assert metrics["loss/value"] is not None
+    tensors = load_file(tmp_path / "run/checkpoints/000001/critic.safetensors")
+    assert all(value.dtype == torch.float32 for value in tensors.values())
+    assert float(tensors["model/head.weight"].abs().max()) > 0
+
+
 @pytest.mark.parametrize("case", ["flip", "missing", "other", "unlisted"])
 def test_o25_a_damaged_critic_is_named(tmp_path: Path, case: str) -> None:
     config = run_config(
@@ -377,13 +399,9 @@ def test_o25_a_damaged_critic_is_named(tmp_path: Path, case: str) -> None:
         file.write_bytes(file.read_bytes()[:-1] + b"\xaa")
     else:
         if case == "other":
-            from safetensors.torch import load_file, save_file
-
             tensors = load_file(file)
             del tensors["model/head.bias"]
             save_file(tensors, file)
-            import hashlib
-
             digest = hashlib.sha256(file.read_bytes()).hexdigest()
             listed["files"][file.name]["sha256"] = digest
         else:
