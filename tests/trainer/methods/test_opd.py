@@ -66,6 +66,7 @@ def test_the_loss_form_has_the_gradient_of_its_definition(
     behaviour, model, teacher = small.model(2), small.model(), small.model(1)
     config = _opd(teacher=folder, baseline=baseline)
     method = prepared(config, behaviour, few)
+    assert not method.has_pass(whole_step(few)), "it needs no pass of its own"
     found = term_gradient(config, method, model, few)
 
     student, mask = _own(model, few)
