@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from dataclasses import is_dataclass
 from types import FunctionType
 
 import pytest
@@ -38,3 +39,17 @@ def test_no_argument_goes_by_its_position_alone(module: str) -> None:
     for function in found:
         for parameter in inspect.signature(function).parameters.values():
             assert parameter.kind is not inspect.Parameter.POSITIONAL_ONLY, (function, parameter)
+
+
+def dataclasses_of(name: str) -> list[type]:
+    """Dataclasses that a module defines."""
+    found = vars(importlib.import_module(name)).values()
+    return [c for c in found if inspect.isclass(c) and is_dataclass(c) and c.__module__ == name]
+
+
+def test_every_dataclass_is_frozen_and_has_slots() -> None:
+    found = [kind for module in MODULES for kind in dataclasses_of(module)]
+    assert len(found) > 20
+    for kind in found:
+        assert kind.__dataclass_params__.frozen, kind
+        assert "__slots__" in vars(kind), kind
