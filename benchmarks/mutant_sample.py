@@ -1,9 +1,10 @@
 """Planted bugs: which there are, and a uniform sample of them.
 
-The operators are Cosmic Ray's, all that take no arguments: arithmetic, comparisons, signs, numbers
-plus and minus one, conditions negated, loops of no iteration, exceptions, decorators. A mutant is
-one operator at one place of one module. Every place is as likely as any other. A draw that changes
-annotations only, or that is no Python, is passed over for the next.
+The operators are Cosmic Ray's (the extra `mutants`), all that take no arguments: arithmetic,
+comparisons, signs, numbers plus and minus one, conditions negated, loops of no iteration,
+exceptions, decorators. A mutant is one operator at one place of one module. Every place is as
+likely as any other. A draw that changes annotations only, or that is no Python, is passed over for
+the next.
 """
 
 from __future__ import annotations
@@ -14,10 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from cosmic_ray.ast import ast_nodes, get_ast
-from cosmic_ray.mutating import mutate_code
-from cosmic_ray.plugins import get_operator, operator_names
 
 PACKAGES = ("trainer/objectives", "trainer/auxiliary")
 
@@ -65,6 +62,9 @@ def modules(root: Path) -> list[str]:
 
 def places(root: Path) -> list[Place]:
     """Every place of every operator, in a fixed order."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.plugins import get_operator, operator_names
+
     operators = {name: get_operator(name) for name in sorted(operator_names())}
     made = {name: kind() for name, kind in operators.items() if not kind.arguments()}
     found = []
@@ -91,24 +91,25 @@ def draw(root: Path, population: Sequence[Place], seed: int) -> Iterator[Mutant 
 
 
 def planted(root: Path, place: Place) -> Mutant | None:
-    """The bug of a place; None where it changes nothing that is ever run, or is no Python.
+    """The bug of a place; None where it changes nothing that is ever run, or is no Python."""
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
 
-    >>> text = "x: int | None = 1"
-    >>> _meaning(text) == _meaning(text.replace("|", "+"))
-    True
-    """
     code = (root / place.module).read_text(encoding="utf-8")
     mutated = mutate_code(code, get_operator(place.operator)(), place.occurrence)
-    if mutated is None:
-        return None
-    try:
-        if _meaning(mutated) == _meaning(code):
-            return None
-    except SyntaxError:
+    if mutated is None or not differs(code, mutated):
         return None
     old, new = code.splitlines(), mutated.splitlines()
     first = next(i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b)
     return Mutant(place, mutated, first + 1, old[first].strip(), new[first].strip())
+
+
+def differs(code: str, mutated: str) -> bool:
+    """Whether both are Python and not the same, apart from annotations."""
+    try:
+        return _meaning(mutated) != _meaning(code)
+    except SyntaxError:
+        return False
 
 
 def _meaning(code: str) -> str:

@@ -138,13 +138,17 @@ def ordered_tests(root: Path, module: str) -> tuple[list[str], list[str]]:
     files = [path for test in TESTS for path in (root / test).glob("test_*.py")]
     vectors = [root / test for test in TESTS if test.endswith(".py")]
     near, far = [], list(vectors)
-    for path in sorted(files, key=lambda p: (name not in p.stem, p.as_posix())):
-        imports = dotted in path.read_text(encoding="utf-8") or path.stem.endswith(name)
+    for path in sorted(files, key=lambda p: (not _named(p, name), p.as_posix())):
+        imports = dotted in path.read_text(encoding="utf-8") or _named(path, name)
         (near if imports else far).append(path)
     return (
         [path.relative_to(root).as_posix() for path in near],
         [path.relative_to(root).as_posix() for path in far],
     )
+
+
+def _named(test: Path, module: str) -> bool:
+    return f"_{module}_" in f"{test.stem}_"
 
 
 def digest(root: Path, names: Sequence[str]) -> str:
