@@ -79,6 +79,7 @@ CASES: list[tuple[str, dict[str, Any], PerTurn]] = [
      lambda h: gigpo_advantages(
          *h.rows, h.anchor, flavor="code", mode="mean_norm", gamma=0.5, omega=2.0)),
     ("hgpo", {}, lambda h: hgpo_advantages(*h.rows, h.anchor)),
+    ("hgpo", {"anchors.depth": 0}, lambda h: hgpo_advantages(*h.rows, h.anchor, depth=0)),
     ("hgpo",
      {"flavor": "code", "use_std": False, "anchors.depth": 1, "anchors.alpha": 2.0,
       "anchors.base_group": True, "anchors.gamma": 0.5},
@@ -145,7 +146,8 @@ def test_alike_states_can_be_one_node_of_the_graph() -> None:
 
 def test_the_penalty_and_the_reward_are_those_of_the_config() -> None:
     made = hand()
-    for name, _, expected in (CASES[0], CASES[7], CASES[11], CASES[13], CASES[15]):
+    for name in ("grpo", "rloo", "gigpo", "hgpo", "graphgpo"):
+        expected = next(f for n, settings, f in CASES if n == name and not settings)
         config = config_of(name, rollout__format_penalty=0.0, rollout__success_reward=3.0)
         found = turn_advantages(made.turns, config.objective, config.rollout)
         plain = replace(
@@ -158,6 +160,22 @@ def test_the_penalty_and_the_reward_are_those_of_the_config() -> None:
         else:
             want = expected(plain)
         torch.testing.assert_close(found, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_without_a_penalty_malformed_replies_are_like_others(name: str) -> None:
+    made = hand()
+    values = values_for(config_of(name), made)
+    well = [replace(turn, format_valid=True) for turn in made.turns]
+    free = config_of(name, rollout__format_penalty=0.0)
+    found = torch.cat(advantages_of(free, made.turns, values).tokens)
+    assert torch.equal(found, torch.cat(advantages_of(config_of(name), well, values).tokens))
+    dear = config_of(name, rollout__format_penalty=5.0)
+    assert not torch.allclose(
+        torch.cat(advantages_of(dear, made.turns, values).tokens),
+        torch.cat(advantages_of(config_of(name), made.turns, values).tokens),
+        atol=0.1,
+    )
 
 
 def test_reinforce_pp_has_a_number_for_each_token() -> None:
