@@ -91,11 +91,20 @@ class WebShopGoalOracle:
         engine = engine_of(cast(Shop, view.shop), rules)
         if view.session.page == Page.DONE:
             return _after_purchase(engine.purchase(view.goal, view.session))
-        planner = _Planner(engine, view.goal, view.session, horizon, _clock(budget_s))
         try:
-            return planner.plan()
+            return self._planned(engine, view, horizon, _clock(budget_s))
         except _OutOfTime:
             return Plan(PlanStatus.TIMEOUT, (), f"no result within the budget of {budget_s} s")
+
+    def _planned(
+        self,
+        engine: Engine,
+        view: PrivilegedShop,
+        horizon: int | None,
+        late: Callable[[], bool],
+    ) -> Plan:
+        """Before the purchase; what an oracle of another choice replaces."""
+        return _Planner(engine, view.goal, view.session, horizon, late).plan()
 
     def start(self, view: PrivilegedShop, history: History) -> Pursuit | None:
         """Nothing is planned yet; the history is not needed, since the view says it all."""

@@ -205,7 +205,13 @@ _ENVIRONMENTS: dict[str, Environment] = {
         open=_open_goals,
         options=_goal_options,
         held_out=("val",),
-        oracles=MappingProxyType({"goal": "oracles.webshop_goal:WebShopGoalOracle"}),
+        oracles=MappingProxyType(
+            {
+                "goal": "oracles.webshop_goal:WebShopGoalOracle",
+                "choice": "oracles.webshop_baselines:ChoiceOracle",
+                "rule": "oracles.webshop_baselines:RuleOracle",
+            }
+        ),
         pages="webshop",
         reads=frozenset(("data", "webshop")),
     ),

@@ -108,7 +108,9 @@ def test_oracles_by_name_belong_to_an_environment() -> None:
         make_oracle("goal", None, ALFWORLD)
     with pytest.raises(ConfigError, match=r"auxiliary\.sero\.oracle='goal' must be 'planner' or"):
         from_dict({"auxiliary": {"sero": {"oracle": "goal"}}})
-    with pytest.raises(ConfigError, match=r"'explorer' must be 'planner', 'goal' or"):
+    with pytest.raises(
+        ConfigError, match=r"'explorer' must be 'planner', 'goal', 'choice', 'rule' or"
+    ):
         from_dict({"env": {"id": WEBSHOP}, "auxiliary": {"sero": {"oracle": "explorer"}}})
     assert from_dict({"env": {"id": WEBSHOP}, "auxiliary": {"sero": {"oracle": "goal"}}})
 
