@@ -19,7 +19,9 @@ def commit() -> str:
         out = subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True, check=False)
         return out.stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ":(top,exclude)benchmarks/results")
+    changed = git(
+        "status", "--porcelain", "--untracked-files=no", "--", ":(top,exclude)benchmarks/results"
+    )
     return (git("rev-parse", "HEAD") or "unknown") + ("+changes" if changed else "")
 
 
