@@ -198,7 +198,12 @@ _ENVIRONMENTS: dict[str, Environment] = {
         open=_open_games,
         options=_game_options,
         held_out=("valid_seen", "valid_unseen"),
-        oracles=MappingProxyType({PLANNER: "oracles.alfworld_planner:ALFWorldPlanner"}),
+        oracles=MappingProxyType(
+            {
+                PLANNER: "oracles.alfworld_planner:ALFWorldPlanner",
+                "explorer": "oracles.alfworld_explorer:ALFWorldExplorer",
+            }
+        ),
         reads=frozenset(("data", "generated", "task_types")),
     ),
     WEBSHOP: Environment(

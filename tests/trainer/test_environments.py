@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agent_envs.errors import MissingData
+from oracles.alfworld_explorer import ALFWorldExplorer
 from oracles.alfworld_planner import ALFWorldPlanner
 from oracles.base import PlanStatus
 from oracles.webshop_goal import WebShopGoalOracle
@@ -104,9 +105,11 @@ def test_oracles_by_name_belong_to_an_environment() -> None:
     planner = make_planner(None, ALFWORLD)
     assert isinstance(planner, ALFWorldPlanner)
     assert planner.budget_s is None
-    with pytest.raises(ConfigError, match="'goal' for SeroALFWorld-v0: give planner"):
+    with pytest.raises(ConfigError, match="'goal' for SeroALFWorld-v0: give planner, explorer"):
         make_oracle("goal", None, ALFWORLD)
-    with pytest.raises(ConfigError, match=r"auxiliary\.sero\.oracle='goal' must be 'planner' or"):
+    assert isinstance(make_oracle("explorer", None, ALFWORLD), ALFWorldExplorer)
+    assert from_dict({"auxiliary": {"sero": {"oracle": "explorer"}}})
+    with pytest.raises(ConfigError, match=r"oracle='goal' must be 'planner', 'explorer' or"):
         from_dict({"auxiliary": {"sero": {"oracle": "goal"}}})
     with pytest.raises(
         ConfigError, match=r"'explorer' must be 'planner', 'goal', 'choice', 'rule' or"
