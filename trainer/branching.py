@@ -14,7 +14,7 @@ Promises (tests/trainer/test_branching.py, test_no_leak.py):
 5. A thought that the policy samples comes from a stream keyed by its group and its step.
 
 Of the training loop, only this module, `trainer.branch_records`, `trainer.branch_targets`,
-`trainer.methods.oracle_rows` and `trainer.oracle_registry` import `oracles`.
+`trainer.methods.imitation.oracle_rows` and `trainer.oracle_registry` import `oracles`.
 """
 
 from __future__ import annotations

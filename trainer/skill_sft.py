@@ -31,7 +31,7 @@ from trainer.config import Config, ConfigError, WarmstartConfig
 from trainer.config_auxiliary.skills import POLICY
 from trainer.data import Segment, Turn, make_segment, read_turns
 from trainer.methods.protocol import PassLimits
-from trainer.methods.skill_contexts import Attempt, analyse_all, attempts_of
+from trainer.methods.skills.contexts import Attempt, analyse_all, attempts_of
 from trainer.models.tiny import load_policy, save_policy
 from trainer.policy import pad_rows
 from trainer.rollout import Student

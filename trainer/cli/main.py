@@ -41,6 +41,8 @@ COMMANDS: dict[str, Command] = {
     "verify webshop": Command("verify_webshop", "replay transcripts of the original WebShop"),
     "verify objectives": Command("verify_objectives", "check objectives against numeric vectors"),
     "objectives": Command("objectives", "list the objectives: what each needs and costs"),
+    "bank build": Command("bank_build", "collect branches of an oracle in a file"),
+    "bank verify": Command("bank_verify", "run the branches of such a file again"),
     "bench alfworld": Command("bench_alfworld", "speed beside the original engine, in one run"),
     "bench webshop": Command("bench_webshop", "the same for WebShop, beside a checkout of it"),
     "data status": Command(

@@ -21,7 +21,7 @@ from tests.trainer.methods.test_oracle_rows import Says
 from trainer.branching import Brancher, select_roots, step_rows
 from trainer.config import ConfigError, SeroConfig
 from trainer.data import segments_from_turns
-from trainer.methods.corrections import Corrections
+from trainer.methods.imitation.corrections import Corrections
 from trainer.methods.protocol import Rollouts, Step
 from trainer.worlds import make_env
 

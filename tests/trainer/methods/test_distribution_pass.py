@@ -12,8 +12,8 @@ from tests.trainer import small
 from tests.trainer.runs import mixed
 from trainer.auxiliary.distill import distillation_loss
 from trainer.data import Segment, make_segment
-from trainer.methods import distribution_pass
-from trainer.methods.distribution_pass import (
+from trainer.methods.distillation import distributions
+from trainer.methods.distillation.distributions import (
     Distributions,
     Pair,
     distribution_backward,
@@ -103,7 +103,7 @@ def test_few_logits_are_alive_at_a_time(
     gradient = _gradient(model)
     model.zero_grad()
     vocabulary = model.config.vocab_size
-    monkeypatch.setattr(distribution_pass, "MAX_LOGITS", limit * vocabulary)
+    monkeypatch.setattr(distributions, "MAX_LOGITS", limit * vocabulary)
     sizes: list[int] = []
 
     def counted(found: Distributions, counts: Denominators) -> Tensor:

@@ -24,7 +24,7 @@ from tests.trainer.methods.imitation_support import (
 from tests.trainer.runs import learn as learn_turns
 from trainer.config import ConfigError
 from trainer.data import read_turns, segments_from_turns, write_turns
-from trainer.methods.expert_iteration import ExpertIteration
+from trainer.methods.imitation.expert_iteration import ExpertIteration
 from trainer.methods.protocol import Rollouts, Setup, Step
 from trainer.update import AuxiliaryRow, auxiliary_backward, score_segments
 

@@ -19,8 +19,8 @@ from trainer.config import Config, ConfigError, load_config
 from trainer.config_auxiliary import SerlConfig
 from trainer.data import Turn, read_turns, write_turns
 from trainer.environments import WEBSHOP
-from trainer.methods.feedback import context_turns, feedback_sections, success_sections
 from trainer.methods.privileged import prompt_view, with_sections
+from trainer.methods.reweighting.feedback import context_turns, feedback_sections, success_sections
 from trainer.rollout import Student
 from trainer.run_folder import make_student
 from trainer.text_model import load_text_model

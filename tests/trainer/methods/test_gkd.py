@@ -19,7 +19,7 @@ from tests.trainer.methods.distilling import (
 )
 from trainer.auxiliary.divergence import divergence
 from trainer.data import segments_from_turns
-from trainer.methods import gkd
+from trainer.methods.distillation import gkd
 from trainer.methods.protocol import Rollouts, Step
 from trainer.policy import collate, token_distributions
 from trainer.rollout import Trajectory

@@ -28,7 +28,7 @@ from trainer.base_advantages import base_advantages
 from trainer.config import ConfigError
 from trainer.data import make_segment, segments_from_turns
 from trainer.learner import Learner
-from trainer.methods.luffy import Luffy
+from trainer.methods.imitation.luffy import Luffy
 from trainer.methods.protocol import Rollouts, Step
 from trainer.policy import collate, token_logprobs
 from trainer.rollout import PlaySettings, play

@@ -27,8 +27,8 @@ from tests.trainer.methods.distilling import (
 from trainer.auxiliary.divergence import divergence
 from trainer.config import ConfigError
 from trainer.data import Turn, segments_from_turns
-from trainer.methods.opd import within_depth
-from trainer.methods.outside_teacher import OutsideTeacher, check_vocabulary
+from trainer.methods.distillation.opd import within_depth
+from trainer.methods.distillation.outside_teacher import OutsideTeacher, check_vocabulary
 from trainer.models.tiny import ModelFolderError, save_policy, train_tokenizer
 from trainer.policy import collate, token_distributions, token_logprobs
 

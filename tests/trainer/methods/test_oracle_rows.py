@@ -13,7 +13,7 @@ from oracles.branch import RootRecord
 from tests.trainer import small
 from tests.trainer.methods.imitation_support import config_of, mixed, setup_of
 from tests.trainer.test_webshop_training import first_come, scripted, scripted_student, shop_config
-from trainer.methods.oracle_rows import (
+from trainer.methods.imitation.oracle_rows import (
     OracleDesk,
     first_of_groups,
     oracle_episode,

@@ -22,7 +22,7 @@ from trainer.environments import WEBSHOP
 from trainer.learner import Learner
 from trainer.methods.protocol import PassLimits, Rollouts, Setup
 from trainer.methods.registry import make_methods
-from trainer.methods.rlsd import PLAN_TITLE, Rlsd
+from trainer.methods.reweighting.rlsd import PLAN_TITLE, Rlsd
 from trainer.metrics import Phases
 from trainer.update import score_segments
 from trainer.worlds import make_env, open_tasks
@@ -203,7 +203,7 @@ def test_alpha_decays_and_then_nothing_is_scored(monkeypatch: pytest.MonkeyPatch
         method.prepare(Rollouts(iteration, turns, segments_from_turns(turns)), model)
         assert method.metrics()["rlsd/alpha"] == alpha
         assert method.scored
-    monkeypatch.setattr("trainer.methods.reweighting.score_segments", None)
+    monkeypatch.setattr("trainer.methods.reweighting.base.score_segments", None)
     method.prepare(Rollouts(4, turns, segments_from_turns(turns)), model)
     given = _constant(_signs())
     assert method.shaped(given) is given

@@ -24,7 +24,7 @@ from trainer.loop import train
 from trainer.methods.privileged import rescored, with_sections
 from trainer.methods.protocol import PassLimits, Rollouts, Setup, Step
 from trainer.methods.registry import make_methods
-from trainer.methods.serl import Serl
+from trainer.methods.reweighting.serl import Serl
 from trainer.metrics import Phases, read_metrics
 from trainer.models.tiny import save_policy
 from trainer.policy import collate, pad_rows, token_distributions, token_logprobs
@@ -228,7 +228,7 @@ class _Counting:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.segments: list[Segment] = []
-        monkeypatch.setattr("trainer.methods.reweighting.score_segments", self)
+        monkeypatch.setattr("trainer.methods.reweighting.base.score_segments", self)
 
     def __call__(self, model: Any, segments: Sequence[Segment], limits: PassLimits) -> list[Tensor]:
         self.segments += segments

@@ -22,8 +22,8 @@ from tests.trainer.methods.imitation_support import (
 from tests.trainer.methods.test_oracle_rows import Says
 from trainer.config import ConfigError
 from trainer.data import segments_from_turns
+from trainer.methods.imitation.sft import Sft
 from trainer.methods.protocol import Rollouts, Step
-from trainer.methods.sft import Sft
 from trainer.update import score_segments
 
 

@@ -23,7 +23,7 @@ from trainer.config import ConfigError
 from trainer.config_auxiliary.skills import SdarConfig, SkillEntry
 from trainer.data import Turn
 from trainer.methods.privileged import prompt_view
-from trainer.methods.skill_contexts import (
+from trainer.methods.skills.contexts import (
     Analyses,
     Attempt,
     analyse_all,

@@ -24,9 +24,9 @@ from tests.trainer.methods.imitation_support import (
 from trainer.branching import select_roots
 from trainer.config import ConfigError, SeroConfig
 from trainer.data import segments_from_turns
-from trainer.methods.imitation import turn_numbers
+from trainer.methods.imitation.base import turn_numbers
+from trainer.methods.imitation.step_dpo import StepDpo
 from trainer.methods.protocol import Rollouts, Step
-from trainer.methods.step_dpo import StepDpo
 from trainer.update import score_segments
 
 ALL = {"auxiliary__step_dpo__states": "failed"}
@@ -171,7 +171,7 @@ def test_a_reply_that_the_reference_cannot_give_makes_no_pair(
     config = config_of("step_dpo", **ALL)
     trajectories = mixed(config)
     every = prepared(config, trajectories).pairs
-    monkeypatch.setattr("trainer.methods.step_dpo.score_segments", impossible)
+    monkeypatch.setattr("trainer.methods.imitation.step_dpo.score_segments", impossible)
     assert list(prepared(config, trajectories).pairs) == list(every)[:-1]
 
 

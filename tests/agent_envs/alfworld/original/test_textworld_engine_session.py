@@ -133,8 +133,12 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_o8_envs_one_after_another_leave_nothing(reference: None) -> None:
+def test_o8_envs_one_after_another_leave_nothing(
+    reference: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One library serves them all: no temporary file, no open file, no library more."""
+    # A folder of its own: other processes of this machine make temporary files, too.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     env = make(engine="textworld")
     env.reset(options={"task_id": PEN})  # a game that no other test keeps open
     env.close()

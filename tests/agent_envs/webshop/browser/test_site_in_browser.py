@@ -115,12 +115,12 @@ def test_it_works_without_scripts(server: SiteServer) -> None:
         driver = chromium.driver
         driver.get(f"{server.url}/fixed_3")
         driver.find_element("id", "search_input").send_keys("writing desk")
-        driver.find_element("css selector", ".btn").click()
-        driver.find_element("partial link text", DESK).click()
-        driver.find_element("css selector", "a.choose[aria-label='m']").click()
-        assert driver.find_element("css selector", "input[value='m']").is_selected()
-        driver.find_element("css selector", ".purchase").click()
-        assert driver.find_element("css selector", "#reward pre").text
+        found(driver, ".btn").click()
+        found(driver, DESK, "partial link text").click()
+        found(driver, "a.choose[aria-label='m']").click()
+        assert found(driver, "input[value='m']:checked").is_selected()
+        found(driver, ".purchase").click()
+        assert found(driver, "#reward pre").text
         visit = server.site.visit("fixed_3")
         assert visit.purchase is not None
         assert visit.purchase.options == (("size", "m"),)
@@ -143,6 +143,13 @@ def test_the_policy_of_the_pages_is_met_by_the_pages(
             " && document.styleSheets.length === 1"
             " && (document.documentElement.classList.contains('js'))",
         )
+
+
+def found(driver: Any, what: str, by: str = "css selector") -> Any:
+    """An element as soon as it is there: a click returns before a slow page has come."""
+    from selenium.webdriver.support.wait import WebDriverWait  # of an extra
+
+    return WebDriverWait(driver, 60).until(lambda d: d.find_element(by, what))
 
 
 def logs(chromium: Chromium) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from trainer.auxiliary.skills import SkillMode, SkillReply, skill_report
 from trainer.config_auxiliary.skills import POLICY, AnalyserConfig
 from trainer.methods.privileged import TeacherPrompt
 from trainer.methods.protocol import Rollouts, Setup
-from trainer.methods.skill_contexts import (
+from trainer.methods.skills.contexts import (
     Analyses,
     Attempt,
     Level,

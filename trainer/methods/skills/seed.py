@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from trainer.auxiliary.seed import opd_rows
-from trainer.methods.hindsight import Hindsight
 from trainer.methods.privileged import TeacherPrompt
 from trainer.methods.protocol import Rollouts, Setup
-from trainer.methods.skill_teacher import Gated, gap_figures, scored, teacher_rows
+from trainer.methods.skills.hindsight import Hindsight
+from trainer.methods.skills.teacher import Gated, gap_figures, scored, teacher_rows
 
 __all__ = ["Seed"]
 

@@ -13,11 +13,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from trainer.auxiliary.distill import opsd_legacy_loss
-from trainer.methods.distiller import Distiller, SampledTerm, divergence_loss
-from trainer.methods.distribution_pass import Distributions
+from trainer.methods.distillation.base import Distiller, SampledTerm, divergence_loss
+from trainer.methods.distillation.distributions import Distributions
+from trainer.methods.distillation.told import Contexts, Told
 from trainer.methods.protocol import Rollouts, Setup, Step, TokenTerm
 from trainer.methods.teacher import Teacher
-from trainer.methods.told import Contexts, Told
 from trainer.objectives import Denominators
 from trainer.policy import SegmentBatch
 

@@ -14,7 +14,7 @@ from trainer.auxiliary.skill_retrieval import ArmStats
 from trainer.config_auxiliary.skills import RetrievalConfig
 from trainer.methods.privileged import TeacherPrompt
 from trainer.methods.protocol import Rollouts, Setup
-from trainer.methods.skill_contexts import attempts_of, library_of, library_prompts, retrieve
+from trainer.methods.skills.contexts import attempts_of, library_of, library_prompts, retrieve
 
 __all__ = ["Library"]
 

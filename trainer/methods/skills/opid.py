@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from trainer.auxiliary.opid import opid_advantages
-from trainer.methods.hindsight import Hindsight
 from trainer.methods.protocol import Method, Rollouts, Setup
-from trainer.methods.skill_contexts import Level
-from trainer.methods.skill_teacher import (
+from trainer.methods.skills.contexts import Level
+from trainer.methods.skills.hindsight import Hindsight
+from trainer.methods.skills.teacher import (
     behaviour_of,
     gap_figures,
     limits_of,

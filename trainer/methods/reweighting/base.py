@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from trainer.auxiliary.serl import ReweightStats, lam_schedule
 from trainer.data import Turn
-from trainer.methods.feedback import Sections
 from trainer.methods.privileged import TeacherPrompt, rescored, with_sections
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup
+from trainer.methods.reweighting.feedback import Sections
 from trainer.methods.teacher import Teacher, TeacherKind
 from trainer.update import score_segments
 

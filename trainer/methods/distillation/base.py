@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from trainer.auxiliary.distill import distillation_loss
-from trainer.methods.distribution_pass import (
+from trainer.methods.distillation.distributions import (
     Distributions,
     Pair,
     distribution_backward,
     pair_counts,
 )
-from trainer.methods.outside_teacher import OutsideTeacher
+from trainer.methods.distillation.outside_teacher import OutsideTeacher
 from trainer.methods.protocol import Method, PassLimits, Setup, Step, TokenTerm
 from trainer.methods.teacher import Teacher
 from trainer.objectives import Denominators

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from trainer.auxiliary.feedback_context import TITLES, Section, Trajectories, render_trajectory
 from trainer.auxiliary.sdpo import SDPOContexts, sdpo_contexts, sdpo_loss
 from trainer.batch import group_ids, training_rewards
-from trainer.methods.distiller import Distiller
-from trainer.methods.distribution_pass import Distributions
-from trainer.methods.feedback import Sections, context_turns
+from trainer.methods.distillation.base import Distiller
+from trainer.methods.distillation.distributions import Distributions
+from trainer.methods.distillation.told import Told, told_pairs
 from trainer.methods.protocol import Rollouts, Setup
+from trainer.methods.reweighting.feedback import Sections, context_turns
 from trainer.methods.teacher import Teacher
-from trainer.methods.told import Told, told_pairs
 from trainer.objectives import Denominators
 
 __all__ = ["Sdpo"]

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from trainer.auxiliary.serl import act_loss, act_vocabulary_loss, reweight_advantages
 from trainer.data import Turn, make_segment
-from trainer.methods.distribution_pass import Distributions, Pair, distribution_backward
-from trainer.methods.feedback import Sections, context_turns, feedback_sections
+from trainer.methods.distillation.distributions import Distributions, Pair, distribution_backward
 from trainer.methods.protocol import PassLimits, Rollouts, Setup, Step, TokenTerm
-from trainer.methods.reweighting import Reweighting
+from trainer.methods.reweighting.base import Reweighting
+from trainer.methods.reweighting.feedback import Sections, context_turns, feedback_sections
 from trainer.metrics import mean_or_none
 from trainer.objectives import Denominators
 from trainer.policy import SegmentBatch
@@ -29,7 +29,7 @@ _SAMPLED = ("pg_rkl", "k3")
 
 
 class Serl(Reweighting):
-    """See `trainer.methods.reweighting` and `trainer.auxiliary.serl`."""
+    """See `trainer.methods.reweighting.base` and `trainer.auxiliary.serl`."""
 
     name = "serl"
     figures = (*Reweighting.figures, "parse_failure", "action_token_fraction")

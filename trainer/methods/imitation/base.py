@@ -12,7 +12,7 @@ from trainer import rng
 from trainer.auxiliary.imitation import imitation_coefficients
 from trainer.batch import partition
 from trainer.data import Segment
-from trainer.methods.oracle_rows import OracleDesk, first_of_groups
+from trainer.methods.imitation.oracle_rows import OracleDesk, first_of_groups
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup, Step
 from trainer.policy import collate, micro_batches, token_logprobs
 from trainer.rollout import Trajectory

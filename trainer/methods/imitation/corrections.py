@@ -10,8 +10,8 @@ from torch import nn
 from trainer.auxiliary.imitation import expert_correction_coefficients
 from trainer.branching import select_roots
 from trainer.config import SeroConfig
-from trainer.methods.imitation import OracleRowMethod, part_of
-from trainer.methods.oracle_rows import OracleDesk, OracleEpisode
+from trainer.methods.imitation.base import OracleRowMethod, part_of
+from trainer.methods.imitation.oracle_rows import OracleDesk, OracleEpisode
 from trainer.methods.protocol import Rollouts, Step
 from trainer.metrics import mean_or_none
 from trainer.update import AuxiliaryRow

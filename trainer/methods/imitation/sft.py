@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from trainer.data import Segment
-from trainer.methods.imitation import OracleRowMethod, equal_rows, expert_segments, part_of
-from trainer.methods.oracle_rows import OracleDesk
+from trainer.methods.imitation.base import OracleRowMethod, equal_rows, expert_segments, part_of
+from trainer.methods.imitation.oracle_rows import OracleDesk
 from trainer.methods.protocol import Rollouts, Step
 from trainer.update import AuxiliaryRow
 

@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from trainer.auxiliary.skill_sd import skill_sd_loss
-from trainer.methods.hindsight import Hindsight
 from trainer.methods.privileged import TeacherPrompt
 from trainer.methods.protocol import Rollouts, Setup
-from trainer.methods.skill_library import Library
-from trainer.methods.skill_teacher import Distilled, Part
+from trainer.methods.skills.hindsight import Hindsight
+from trainer.methods.skills.library import Library
+from trainer.methods.skills.teacher import Distilled, Part
 
 __all__ = ["SkillSd"]
 

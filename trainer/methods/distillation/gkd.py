@@ -17,10 +17,10 @@ from trainer.auxiliary.distill import gkd_loss, gkd_on_student
 from trainer.batch import partition
 from trainer.data import Segment, segments_from_turns
 from trainer.generation.hf import HFSampler
-from trainer.methods.distiller import Distiller
-from trainer.methods.distribution_pass import Distributions, Pair
-from trainer.methods.oracle_rows import OracleDesk, first_of_groups
-from trainer.methods.outside_teacher import teacher_of
+from trainer.methods.distillation.base import Distiller
+from trainer.methods.distillation.distributions import Distributions, Pair
+from trainer.methods.distillation.outside_teacher import teacher_of
+from trainer.methods.imitation.oracle_rows import OracleDesk, first_of_groups
 from trainer.methods.protocol import Rollouts, Setup, Step
 from trainer.objectives import Denominators
 from trainer.rollout import Episode, PlaySettings, TextEnvironment, play

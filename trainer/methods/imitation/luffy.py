@@ -27,8 +27,8 @@ from agent_envs.hooks import SUCCESS
 from trainer.auxiliary.luffy import luffy_loss
 from trainer.branching import pass_limits
 from trainer.data import Turn, make_segment
-from trainer.methods.imitation import OracleMethod
-from trainer.methods.oracle_rows import OracleDesk, OracleEpisode, first_of_groups
+from trainer.methods.imitation.base import OracleMethod
+from trainer.methods.imitation.oracle_rows import OracleDesk, OracleEpisode, first_of_groups
 from trainer.methods.protocol import Rollouts, Step, TokenTerm
 from trainer.metrics import mean_or_none
 from trainer.objectives import Aggregation, Denominators

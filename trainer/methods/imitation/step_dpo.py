@@ -14,8 +14,8 @@ from trainer.auxiliary.step_dpo import ScoredReplies, step_dpo_loss
 from trainer.branching import pass_limits, select_roots
 from trainer.config import SeroConfig
 from trainer.data import Segment, Turn, make_segment
-from trainer.methods.imitation import OracleMethod, turn_numbers
-from trainer.methods.oracle_rows import OracleDesk
+from trainer.methods.imitation.base import OracleMethod, turn_numbers
+from trainer.methods.imitation.oracle_rows import OracleDesk
 from trainer.methods.protocol import PassLimits, Rollouts, Setup, Step
 from trainer.methods.teacher import Teacher
 from trainer.metrics import mean_or_none

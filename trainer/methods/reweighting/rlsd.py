@@ -16,9 +16,9 @@ from trainer.auxiliary.feedback_context import Section
 from trainer.auxiliary.rlsd import rlsd_advantages
 from trainer.config_sections import ConfigError
 from trainer.data import Segment, Turn
-from trainer.methods.feedback import Sections, context_turns, success_sections
 from trainer.methods.protocol import Rollouts, Setup
-from trainer.methods.reweighting import Reweighting
+from trainer.methods.reweighting.base import Reweighting
+from trainer.methods.reweighting.feedback import Sections, context_turns, success_sections
 from trainer.objectives import dense_ids
 from trainer.oracle_registry import make_planner
 from trainer.policy import pad_rows
@@ -29,7 +29,7 @@ PLAN_TITLE = "Commands that solve this task from its beginning:"
 
 
 class Rlsd(Reweighting):
-    """See `trainer.methods.reweighting` and `trainer.auxiliary.rlsd`."""
+    """See `trainer.methods.reweighting.base` and `trainer.auxiliary.rlsd`."""
 
     name = "rlsd"
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from trainer.methods.privileged import TeacherPrompt
 from trainer.methods.protocol import Rollouts, Setup
-from trainer.methods.skill_library import Library
-from trainer.methods.skill_teacher import Gated, behaviour_of, entropies
+from trainer.methods.skills.library import Library
+from trainer.methods.skills.teacher import Gated, behaviour_of, entropies
 
 __all__ = ["Sdar"]
 

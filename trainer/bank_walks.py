@@ -1,0 +1,169 @@
+"""Roots for an oracle bank: states of failed episodes, and players that need no model.
+
+Nothing here imports torch. A trained policy plays in `trainer.bank_policy`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+import agent_envs
+from agent_envs import Snapshot
+from agent_envs.errors import SeroError
+from oracles.bank import BankRow, PolicyEnd
+from oracles.base import HistoryItem
+from oracles.branch import RootRecord
+from oracles.branches import BranchRequest, BranchRunner
+from trainer import rng
+
+__all__ = ["PLAYERS", "BankBuildError", "Walk", "collect", "gate_shares", "walks"]
+
+ROOT = "bank-root"
+PLAY = "bank-play"
+"""Purposes of the streams that draw the step of a root, and a player's commands."""
+_PLACEHOLDER = re.compile(r"<[^<>]*>")
+
+Player = Callable[[Sequence[str], np.random.Generator], str]
+"""Chooses among commands; the generator is the walk's own."""
+
+
+class BankBuildError(SeroError):
+    """There are no roots to be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """One finished episode of a policy: everything before each of its commands."""
+
+    rollout: int
+    seen: tuple[RootRecord, ...]
+    snapshots: tuple[Snapshot, ...]
+    history: tuple[HistoryItem, ...]
+    rewards: tuple[float, ...]
+    success: bool
+    score: float
+
+    def request(self, t: int) -> BranchRequest:
+        """The branch from before command `t`."""
+        return BranchRequest(self.snapshots[t], self.history[:t], self.seen[t])
+
+    def rest(self, t: int) -> PolicyEnd:
+        """What the policy did from there on."""
+        actions = tuple(item.action for item in self.history[t:])
+        return PolicyEnd(actions, self.rewards[t:], self.success, self.score)
+
+
+def _any(commands: Sequence[str], generator: np.random.Generator) -> str:
+    return commands[int(generator.integers(len(commands)))]
+
+
+def _first(commands: Sequence[str], generator: np.random.Generator) -> str:
+    return commands[0]
+
+
+PLAYERS: dict[str, Player] = {"random": _any, "first": _first}
+"""Policies by name. `random` draws among the admissible commands, each as likely; `first` takes
+the first. A command with a free text, such as a search, is one more, with the task as its text."""
+
+
+def walks(env: gymnasium.Env[str, str], player: Player, seed: int) -> Iterator[Walk]:
+    """Episodes without end, over the env's own schedule of tasks for `seed`."""
+    rollout = 0
+    observation, info = env.reset(seed=seed)
+    while True:
+        generator = rng.stream(seed, rollout=rollout, purpose=PLAY)
+        seen: list[RootRecord] = []
+        snapshots: list[Snapshot] = []
+        history: list[HistoryItem] = []
+        rewards: list[float] = []
+        over = False
+        while not over:
+            commands = _commands(info)
+            if not commands:
+                raise BankBuildError(
+                    f"Task {info['task_id']!r} lists no command after {len(history)} steps, so "
+                    "there is nothing to choose from. Give a trained run as --policy."
+                )
+            seen.append(RootRecord(observation, info["admissible_actions"]))
+            snapshots.append(agent_envs.snapshot(env))
+            command, before = player(commands, generator), observation
+            observation, reward, terminated, truncated, info = env.step(command)
+            history.append(HistoryItem(before, command, bool(info["command_valid"])))
+            rewards.append(float(reward))
+            over = terminated or truncated
+        yield Walk(
+            rollout,
+            tuple(seen),
+            tuple(snapshots),
+            tuple(history),
+            tuple(rewards),
+            bool(info["success"]),
+            float(info["score"]),
+        )
+        rollout += 1
+        observation, info = env.reset()
+
+
+def _commands(info: Mapping[str, Any]) -> list[str]:
+    filled = [info["goal"].join(_PLACEHOLDER.split(form)) for form in info["action_templates"]]
+    return [*info["admissible_actions"], *filled]
+
+
+def collect(
+    played: Iterator[Walk],
+    runner: BranchRunner,
+    branches: int,
+    *,
+    oracle: str,
+    policy: str,
+    seed: int,
+    max_depth: int | None = None,
+) -> tuple[list[BankRow], int]:
+    """`branches` rows, one of each failed walk, and how many walks it took.
+
+    The root of a walk is one of its states, each as likely, from a stream of its own.
+
+    Raises:
+        BankBuildError: hardly a walk fails.
+    """
+    most = 100 + 20 * branches
+    roots: list[tuple[Walk, int]] = []
+    taken = 0
+    while len(roots) < branches:
+        if taken == most:
+            raise BankBuildError(
+                f"Only {len(roots)} of {taken} episodes failed, and roots are states of failed "
+                f"ones. Ask for fewer than {branches} branches, or name another --policy."
+            )
+        walk = next(played)
+        taken += 1
+        if not walk.success and walk.snapshots:
+            draw = rng.stream(seed, rollout=walk.rollout, purpose=ROOT)
+            roots.append((walk, int(draw.integers(len(walk.snapshots)))))
+    found = runner.run([walk.request(t) for walk, t in roots], max_depth)
+    rows = [
+        BankRow(branch, walk.seen[t], walk.rest(t), oracle, policy, seed, walk.rollout, max_depth)
+        for branch, (walk, t) in zip(found, roots, strict=True)
+    ]
+    return rows, taken
+
+
+def gate_shares(rows: Sequence[BankRow]) -> dict[str, float | None]:
+    """By target, the share of branches whose gate is open: valid, and better than the policy.
+
+    None without branches. See `trainer.auxiliary.sero_weights.gate` for how far it is open.
+    """
+    shares: dict[str, float | None] = {}
+    for target in ("success", "score", "reward"):
+        open_ones = 0
+        for row in rows:
+            own, oracle = row.returns(target)
+            open_ones += row.branch.valid and oracle > own
+        shares[target] = open_ones / len(rows) if rows else None
+    return shares

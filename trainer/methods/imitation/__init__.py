@@ -1,0 +1,1 @@
+"""Imitation of an oracle, or of own success."""

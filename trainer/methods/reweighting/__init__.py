@@ -1,0 +1,1 @@
+"""Advantages weighed by a teacher that was told more."""

@@ -1,0 +1,1 @@
+"""Skills as what a teacher knows more."""
