@@ -38,20 +38,22 @@ from trainer.warmstart import supervised
 from trainer.worlds import make_env
 
 VOCABULARY = 400
+HINT = "At this step the command to send is: {}"
+"""How teachers are told a command."""
 TITLES = (
-    "\n\nHow another attempt at this task succeeded:\nStep 1\nObservation: Task: \nAction: ",
+    "\n\nWhat the environment answered to your action at this step:\n",
     "\n\nCommands that solve the task from here:\n1. ",
     "\n\nWhat earlier experience with this task teaches:\n- ",
-    "\n\nAdvice for this very step:\nAt this step the command to send is: ",
+    f"\n\nAdvice for this very step:\n{HINT}",
     f"\n\n{CLOSING}\n",
 )
 """What teachers are told with, so that few tokens spell it."""
 SHAPE = TinyConfig(
     hidden_size=48, intermediate_size=96, layers=2, heads=2, kv_heads=1, init_std=0.15
 )
-BEST_SHARE = 0.65
+BEST_SHARE = 0.7
 """Of the best command in the weak policy; the other three share the rest."""
-LEARN = WarmstartConfig(steps=200, batch=32, lr=5e-3, warmup_steps=10)
+LEARN = WarmstartConfig(steps=300, batch=32, lr=4e-3, warmup_steps=10)
 WEAKEN_STEPS, WEAKEN_LR, WEAKEN_BATCH = 60, 1e-3, 24
 WARM_ROLLOUTS = 24
 """Of each task, played half at random: the prompts of the warm start."""
@@ -63,7 +65,7 @@ SETTINGS: dict[str, Any] = {
     "prompt.history_length": 0,
     "prompt.max_prompt_tokens": 400,
     "rollout.tasks": 6,
-    "rollout.rollouts": 12,
+    "rollout.rollouts": 24,
     "rollout.max_new_tokens": 12,
     "optim.lr": 1e-3,
     "optim.warmup_steps": 0,
@@ -98,6 +100,11 @@ def best_at(goal: str, observation: str) -> str:
     first, where, second, there = switches.groups()
     wanted = ((rooms.index(where), first), (rooms.index(there), second))
     return switch_world.best((rooms.index(found[-1][0]), int(found[-1][1])), wanted)
+
+
+def advice(goal: str, observation: str) -> str:
+    """The best command in a sentence."""
+    return HINT.format(best_at(goal, observation))
 
 
 class HalfAtRandom:
@@ -224,7 +231,7 @@ def fresh(seed: int) -> Any:
 
 
 @lru_cache(maxsize=3)
-def skilled(seed: int = 0) -> Any:
+def skilled(seed: int = 1) -> Any:
     """A policy that knows the best command everywhere; do not change it, take a copy."""
     model = fresh(seed)
     supervised(model, skilled_rows(), replace(LEARN, seed=seed), pad_id=student().pad_id)
@@ -232,7 +239,7 @@ def skilled(seed: int = 0) -> Any:
 
 
 @lru_cache(maxsize=3)
-def start(seed: int = 0) -> Any:
+def start(seed: int = 1) -> Any:
     """The weak policy; do not change it, take a copy."""
     model = copy.deepcopy(skilled(seed))
     weaken(model, seed)
@@ -260,7 +267,7 @@ def train(c: Config, iterations: int, *, model: Any = None, changes: Sequence[st
     model = copy.deepcopy(start() if model is None else model)
     before = likelihood(model)
     commands = [best for _, best in situations()]
-    with TemporaryDirectory() as folder, shuffling.changed(changes, c.run.seed, commands):
+    with TemporaryDirectory() as folder, shuffling.changed(changes, c.run.seed, commands, advice):
         trainer = Trainer(
             c,
             RunFolder(Path(folder)),

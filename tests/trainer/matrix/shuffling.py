@@ -5,8 +5,9 @@
 - "context": a teacher is told what belongs to another turn;
 - "outcome": as many replies are imitated, but not those of successful rollouts.
 
-"silent" is no control: it sets the base's advantages of the policy's own turns to 0, so that what a
-method adds to them, or the episodes that it brings, are left alone.
+Two are no controls. "coached": what teachers hear of the environment's answer is advice, as from an
+environment that says what would have been right. "silent": the base's advantages of the policy's
+own turns are 0, so that what a method adds to them, or the episodes that it brings, are left alone.
 """
 
 from __future__ import annotations
@@ -21,17 +22,33 @@ import pytest
 import torch
 
 from trainer import branch_targets, rng, tokens
+from trainer.auxiliary.feedback_context import ContextTurn
 from trainer.base_advantages import BaseAdvantages
 from trainer.data import Turn
 from trainer.learner import Learner
-from trainer.methods import expert_iteration, reweighting, skill_contexts, told
+from trainer.methods.distillation import sdpo, told
+from trainer.methods.imitation import expert_iteration
+from trainer.methods.reweighting import base as reweighting
+from trainer.methods.reweighting import feedback, rlsd, serl
+from trainer.methods.skills import contexts as skill_contexts
+from trainer.rollout import Student
 
-KINDS = ("advantages", "oracle", "context", "outcome", "silent")
+KINDS = ("advantages", "oracle", "context", "outcome", "coached", "silent")
+
+
+Advice = Callable[[str, str], str]
 
 
 @contextmanager
-def changed(kinds: Sequence[str], seed: int, commands: Sequence[str]) -> Iterator[None]:
-    """Runs a block under some of `KINDS`. `commands` are best ones, each as often as it is best."""
+def changed(
+    kinds: Sequence[str], seed: int, commands: Sequence[str], advice: Advice
+) -> Iterator[None]:
+    """Runs a block under some of `KINDS`.
+
+    Args:
+        commands: best ones, each as often as it is best.
+        advice: on what to do, from the goal and what was shown.
+    """
     stream = rng.stream(seed, purpose="shuffled")
     with pytest.MonkeyPatch.context() as patch:
         for kind in kinds:
@@ -43,6 +60,8 @@ def changed(kinds: Sequence[str], seed: int, commands: Sequence[str]) -> Iterato
                 _contexts(patch, stream)
             elif kind == "outcome":
                 _outcomes(patch, stream)
+            elif kind == "coached":
+                _coached(patch, advice)
             elif kind == "silent":
                 _silent(patch)
             else:
@@ -91,6 +110,20 @@ def _targets(
 
     for module in (tokens, branch_targets):
         patch.setattr(module, "encode_reply", encode_reply)
+
+
+def _coached(patch: pytest.MonkeyPatch, advice: Advice) -> None:
+    original = feedback.context_turns
+
+    def context_turns(student: Student, turns: Sequence[Turn]) -> list[ContextTurn]:
+        found = original(student, turns)
+        return [
+            replace(told, feedback=advice(turn.goal, turn.observation))
+            for told, turn in zip(found, turns, strict=True)
+        ]
+
+    for module in (feedback, told, sdpo, serl, rlsd):
+        patch.setattr(module, "context_turns", context_turns)
 
 
 def _contexts(patch: pytest.MonkeyPatch, stream: np.random.Generator) -> None:

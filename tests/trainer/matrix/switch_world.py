@@ -79,11 +79,6 @@ def goal_of(wanted: Wanted) -> str:
     return f"press {colour} in the {ROOMS[room]}, then {other} in the {ROOMS[last]}."
 
 
-def goals() -> list[str]:
-    """Of all tasks to train on."""
-    return [goal_of(wanted) for _, wanted in list(TASKS.values())[:-HELD_OUT]]
-
-
 class SwitchEnv(TextEnv):
     """See the module. A task id states start and switches."""
 
