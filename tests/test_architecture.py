@@ -31,6 +31,7 @@ OPTIONAL: dict[str, set[str]] = {
     "agent_envs/webshop/browser/": {"selenium", "urllib3"},
     "agent_envs/webshop/nouns.py": {"spacy"},
     "agent_envs/webshop/original/": {"flask", "bs4", "thefuzz", "tqdm"},
+    "oracles/bank": {"pyarrow"},
 }
 """Packages of extras, and the only places that may import them: when they are used."""
 

@@ -52,6 +52,8 @@ class TrainedPolicy:
             config.rollout.max_new_tokens, config.rollout.temperature, snapshots=True
         )
         envs = [make_env(config.env, self.tasks, self.split) for _ in range(_AT_A_TIME)]
+        for env in envs:
+            env.reset(seed=seed)  # snapshots hold the env's generator, whose seed is else drawn
         ids = split_tasks(config.env, self.tasks, self.split)
         first = 0
         while True:
