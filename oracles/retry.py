@@ -1,10 +1,10 @@
 """Retry with a hint: the policy reflects on an attempt that failed, then tries again knowing it.
 
-After LEAFE's idea (learning from environment feedback by reflection and a second try from an
-earlier step), in our own words: a text model reads the failed attempt and writes a hint; from the
-step at which the attempt is taken up, a text model acts with the hint in its prompt. The hint is in
-this oracle's prompts only: what a branch records is what the student would have seen, and decisions
-carry no thoughts, since those could tell of the hint.
+After LEAFE (Learning Feedback-Grounded Agency from Reflective Experience, arXiv:2603.16843), in our
+own words: a text model reads the failed attempt and writes a hint; from the step at which the
+attempt is taken up, a text model acts with the hint in its prompt. The hint is in this oracle's
+prompts only: what a branch records is what the student would have seen, and decisions carry no
+thoughts, since those could tell of the hint. Which step that is, is the branch's affair.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The two baselines of the WebShop paper as oracles: the rule, and the choice oracle.
 
-Yao et al. 2022 (arXiv:2207.01206, section 5): the rule searches for the text of the instruction,
+Yao et al. 2022 (arXiv:2207.01206): the rule searches for the text of the instruction,
 opens the first result and buys it as it is; the choice oracle knows the reward and buys the best
 that one search lists, options included. Written from that description. Both search for the whole
 instruction, price limit included.
