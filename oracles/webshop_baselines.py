@@ -159,7 +159,7 @@ def _after(state: RuleState, shown: _Shown, action: str) -> RuleState:
     argument = argument.lower()
     if verb == SEARCH:
         return RuleState(argument)
-    if verb != CLICK or (shown.kind == Page.SUB and argument == PREVIOUS):
+    if verb != CLICK:
         return state
     if argument == BACK_TO_SEARCH:
         return RuleState()

@@ -135,6 +135,7 @@ FIRST, OTHER = ["search[Find me a MUG]", "click[{0}]"], ["search[hose]", "click[
         (OTHER[:1], ["click[back to search]", "search[find me a mug]", "click[{0}]"]),
         (OTHER, ["click[back to search]", "search[find me a mug]", "click[{0}]"]),
         (["search[hose"], ["search[find me a mug]"]),
+        ([FIRST[0], f"search[{'x' * 5000}]"], ["click[{0}]"]),
     ],
 )
 def test_the_rule_goes_on_from_the_history(
@@ -277,6 +278,25 @@ def test_equals_trying_everything_that_is_listed(shelf: Shop) -> None:
         assert (bought.reward, -len(plan.actions)) == best
         assert bool(plan.detail) == (best[0] < 1 or shelf.catalogue.asin(bought.product) != asin)
     assert {PlanStatus.FOUND, PlanStatus.OVER_BUDGET} <= statuses
+
+
+def test_it_looks_through_all_pages() -> None:
+    """Of 25 mugs the last one listed has the option: 3 of 3 terms, and 2 of 3 for all others."""
+    title = "Grand Wide Heavy Tall Old Round Warm Stoneware Drinking Cup or Mug of Quality"
+    shop = shop_of(
+        [
+            *[item(f"B0000000{i:02}", "Mug") for i in range(24)],
+            item("B00000000A", title, SIZES),
+        ]
+    )
+    goal = goal_for(shop, "B00000000A", ("large",))._replace(name="Mug")
+    assert shop.catalogue.asin(engine_of(shop).hits(QUERY)[-1]) == goal.asin
+    plan = ChoiceOracle().plan(view(shop, goal))
+    assert plan.actions[1:4] == ("click[next >]", "click[next >]", "click[b00000000a]")
+    assert (len(plan.actions), plan.detail) == (6, "")
+    short = ChoiceOracle().plan(view(shop, goal), 5)
+    assert len(short.actions) == 3
+    assert "the purchase is worth 0.6667" in short.detail
 
 
 def test_it_buys_only_what_the_search_lists(shelf: Shop) -> None:
