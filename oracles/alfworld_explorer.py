@@ -135,6 +135,8 @@ class _Errand:
             _Stop: there is nothing to do, or nothing that helps.
         """
         seen, want = self.seen, self.want
+        if seen.suspect is not None:
+            return "inventory"
         if want.kind is TaskType.LOOK:
             return self._look()
         targets = self._of_class(want.rec)
@@ -237,11 +239,12 @@ class _Errand:
 
     def _drop(self, held: str) -> str:
         """Put down what is of no use, where it fits."""
-        places = [
-            rec
-            for rec in self.seen.recs
-            if fits(class_of(held), class_of(rec)) is not False and self._takes(rec, held)
-        ]
+        kind = class_of(held)
+        usual = [rec for rec in self.seen.recs if fits(kind, class_of(rec)) is not False]
+        places = [rec for rec in usual if self._takes(rec, held)]
+        if usual and not places:
+            # this house is unlike the public ones
+            places = [rec for rec in self.seen.recs if self._takes(rec, held)]
         if not places:
             raise _Stop(
                 PlanStatus.UNSOLVABLE, f"hands are full: no receptacle in the room takes {held}"
@@ -277,13 +280,17 @@ class _Errand:
         return put_command(self.seen, obj, rec) not in self.seen.futile
 
     def _target(self, targets: Sequence[str]) -> str:
-        """Where to place: beside the first of two, else where it takes the fewest steps."""
+        """Where to place: beside the first of two, else where it takes the fewest steps.
+
+        With empty hands, and one of two in several places, the farthest: the others are taken.
+        """
         held = self.seen.held
         first = self.want.kind is TaskType.TWO
 
         def key(rec: str) -> tuple[Any, ...]:
             started = first and any(obj != held for obj in self._matching(rec))
-            return not started, self._cost(rec), self.ranks[rec]
+            steps = self._cost(rec) if held is not None else -self._cost(rec)
+            return not started, steps, self.ranks[rec]
 
         return min((r for r in targets if held is None or self._takes(r, held)), key=key)
 

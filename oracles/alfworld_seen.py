@@ -74,6 +74,9 @@ class Seen:
     """Objects to which this was done, or read when they were examined."""
     futile: frozenset[str] = frozenset()
     """Commands that were refused though nothing known spoke against them."""
+    suspect: str | None = None
+    """A ``take`` that was refused: it is futile, or the hands are full without anyone's knowing
+    (a record that begins in the middle). Only ``inventory`` can tell."""
     generation: str = MOVE.name
     """Whose verbs the game takes (`agent_envs.alfworld.generations`)."""
 
@@ -117,9 +120,10 @@ def fold(seen: Seen, command: str | None, text: str, valid: bool = True) -> Seen
     if match := _LIT.search(text) or _BURNS.search(text):
         return replace(seen, lit=seen.lit | {match[1]})
     if match := _CARRY.search(text):
-        return replace(seen, held=match[1])
+        return replace(seen, held=match[1], suspect=None)
     if text == EMPTY_HANDED:
-        return replace(seen, held=None)
+        futile = seen.futile.union({seen.suspect} if seen.suspect else ())
+        return replace(seen, held=None, suspect=None, futile=futile)
     if match := _CLOSE.search(text):
         closed = seen.closed | {match[1]}
         return replace(seen, closed=closed, opened=seen.opened - {match[1]})
@@ -221,6 +225,8 @@ def _refused(seen: Seen, command: str) -> Seen:
             return _stands(seen, one[2])  # the only reason
         return seen
     if _possible(seen, command):
+        if command.startswith("take "):
+            return replace(seen, suspect=command)
         return replace(seen, futile=seen.futile | {command})
     return seen
 
