@@ -29,7 +29,7 @@ from trainer.methods.skills import contexts as skill_contexts
 from trainer.models.tiny import save_policy
 from trainer.warmstart import supervised
 
-READ = WarmstartConfig(steps=240, batch=48, lr=3e-3, warmup_steps=10)
+READ = WarmstartConfig(steps=300, batch=64, lr=3e-3, warmup_steps=10)
 SKILL = "Go where the next switch is, then press it."
 LIBRARY = [
     {"name": "true", "text": SKILL, "keywords": ["press"]},
@@ -54,7 +54,7 @@ def told_rows(turn: Turn) -> list[Segment]:
         rows += [make_segment(prompt.ids, s.target(command).ids) for prompt in told]
     prompt = skill_contexts._with_skill(s, turn, "episode", f"- {SKILL}")
     best = s.target(best_at(turn.goal, turn.observation))
-    return rows + [make_segment(prompt.ids, best.ids)] * 4
+    return rows + [make_segment(prompt.ids, best.ids)] * 12
 
 
 @lru_cache(maxsize=1)

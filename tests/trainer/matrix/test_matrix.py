@@ -134,7 +134,7 @@ CONTROLS = (
     alone("opsd_legacy", None, weight=1.0),
 )
 MATRIX = (*BASES, *ORACLES, *TEACHERS, *TOLD, *REWEIGHTED, *CONTROLS)
-SAMPLE = ("grpo", "gigpo", "sero", "format_only")
+SAMPLE = ("grpo", "sero", "format_only")
 CASES = [case for case in MATRIX if full_count(0, 1) or case.name in SAMPLE]
 SHUFFLED = [case for case in CASES if case.teaches]
 
