@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -43,19 +42,10 @@ RESUMED = ("critic", "skills")
 SOME_BASES = ("dapo", "hgpo", "turn_gae")
 
 
-@lru_cache(maxsize=1)
-def _start() -> Any:
-    """A policy of random weights that has learnt little more than the format."""
-    model = harness.fresh(0)
-    short = harness.replace(harness.LEARN, steps=40)
-    harness.supervised(model, harness.weak_rows(), short, pad_id=harness.student().pad_id)
-    return model
-
-
 def _config(tmp_path: Path, base: str, names: tuple[str, ...], **overrides: Any) -> Config:
     policy = tmp_path / "policy"
     if not policy.exists():
-        save_policy(policy, _start(), harness.tokenizer())
+        save_policy(policy, harness.start(), harness.tokenizer())
     sections = {f"auxiliary__{name}": SECTIONS.get(name, {}) for name in names}
     settings: dict[str, Any] = {
         "model__path": str(policy),
@@ -90,7 +80,7 @@ def test_several_objectives_in_one_run(tmp_path: Path, combination: str) -> None
     assert result.metrics[-1]["optimizer_steps"] == 4
     for name in names:
         assert any(key.startswith((f"{name}/", f"loss/{name}")) for key in result.metrics[0]), name
-    assert not small.same(small.weights(_start()), trained(tmp_path / "run"))
+    assert not small.same(small.weights(harness.start()), trained(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("base", BASES if full_count(0, 1) else SOME_BASES)
