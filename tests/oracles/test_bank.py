@@ -281,6 +281,21 @@ def test_a_changed_text_is_named_by_its_branch(bank: Path, tmp_path: Path) -> No
     assert "branch 1, train/" in str(difference)
 
 
+def test_a_missing_or_moved_branch_is_seen(bank: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table, path = pq.read_table(bank), tmp_path / "other"
+    moved = pa.concat_tables([table.slice(1, 1), table.slice(0, 1), table.slice(2)])
+    for changed, named in ((table.slice(1), ["digest", "counts"]), (moved, ["digest"])):
+        pq.write_table(changed, path)
+        with pytest.raises(BankError, match="which branches it has"):
+            read_bank(path)
+        result = verify_bank(path, env_of())
+        assert [(d.branch, d.what) for d in result.mismatches] == [(None, n) for n in named]
+        assert str(result.mismatches[0]).startswith("the bank: digest")
+
+
 STEP: list[tuple[str, Any]] = [
     ("observation", "You are elsewhere."),
     ("admissible", ["look"]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 
 from oracles.bank import read_bank
 from oracles.bank_format import Row, read_file, row_digest, write_file
+from oracles.branch import Branch
+from oracles.branches import BranchRequest, EnvRecipe, not_started
 from tests.support import full_count
 from tests.trainer import small
 from tests.trainer.cli.conftest import Sero
@@ -49,7 +53,7 @@ def test_a_bank_is_built_and_verified(
     assert bank.header.env_kwargs == {"data": words[-1], "split": "train"}
     assert bank.header.provenance["engine"] == "sero-native"
     assert len({row.rollout for row in bank.rows}) == number
-    assert len({branch.root.task_id for branch in branches}) > number / 3
+    assert len({branch.root.task_id for branch in branches}) > min(number, 40) / 3
 
     verified = sero("bank", "verify", out, "--json")
     steps = sum(len(b.steps) for b in branches) + sum(len(r.own.actions) for r in bank.rows)
@@ -139,9 +143,36 @@ def test_a_policy_that_always_wins_has_no_roots() -> None:
         collect(played(), None, 2, oracle="", policy="", seed=0)  # type: ignore[arg-type]
 
 
-def test_players_choose_among_what_is_offered() -> None:
-    from oracles.branches import EnvRecipe
+class NothingRun:
+    """In place of a runner: every branch stays at its root."""
 
+    def run(self, requests: list[BranchRequest], max_depth: int | None) -> list[Branch]:
+        self.requests = requests
+        return [not_started(request, "restore_error", "") for request in requests]
+
+
+def test_roots_are_drawn_from_the_failed_walks_alone() -> None:
+    env = EnvRecipe("SeroALFWorld-v0", {"data": ROOMS[1], "max_steps": 8})()
+    some = [walk for walk, _ in zip(walks(env, PLAYERS["random"], 3), range(60), strict=False)]
+    played = [replace(walk, success=i % 3 == 0) for i, walk in enumerate(some)]
+    runner: Any = NothingRun()
+    rows, taken = collect(iter(played), runner, 40, oracle="o", policy="p", seed=3, max_depth=4)
+    assert taken == 60
+    assert [row.rollout for row in rows] == [i for i in range(60) if i % 3]
+    for row, request in zip(rows, runner.requests, strict=True):
+        walk, t = played[row.rollout], row.branch.root_step
+        assert request == BranchRequest(walk.snapshots[t], walk.history[:t], walk.seen[t])
+        assert row.own.actions == tuple(item.action for item in walk.history[t:])
+        assert row.own.rewards == walk.rewards[t:]
+        assert (row.seed, row.horizon, row.expected) == (3, 4, walk.seen[t])
+    steps = Counter(row.branch.root_step for row in rows)
+    assert set(steps) == set(range(8))
+    assert max(steps.values()) < 14  # 40 draws among 8: 5 each
+    again, _ = collect(iter(played), runner, 40, oracle="o", policy="p", seed=3, max_depth=4)
+    assert again == rows
+
+
+def test_players_choose_among_what_is_offered() -> None:
     rooms = EnvRecipe("SeroALFWorld-v0", {"data": ROOMS[1], "max_steps": 6})
     first = next(walks(rooms(), PLAYERS["first"], 0))
     chosen = [(item.action, seen.admissible) for item, seen in
