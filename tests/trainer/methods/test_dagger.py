@@ -62,6 +62,22 @@ def test_a_row_is_the_students_prompt_and_the_oracles_command() -> None:
         assert row.coefficient == pytest.approx(1 / sum(target.loss_mask))
 
 
+def test_commands_that_are_too_long_for_a_reply_are_counted() -> None:
+    config = config_of("dagger")
+    trajectories = mixed(config)
+    n = len(turns_of(trajectories))
+    rows = prepared(config, trajectories).rows(whole(n))
+    replies = [sum(r.segment.loss_mask) for r in rows]
+    assert len(set(replies)) > 1
+    form = len(small.student().target("x").ids) - sum(small.student().target("x").loss_mask)
+    short = config_of("dagger", rollout__max_new_tokens=form + max(replies) - 1)
+    method = prepared(short, trajectories)
+    dropped = replies.count(max(replies))
+    metrics = method.metrics()
+    assert metrics["dagger/rows"] == len(rows) - dropped
+    assert metrics["dagger/invalid_reasons"] == {"target_too_long": dropped}
+
+
 def test_the_loss_of_a_step_is_the_mean_over_its_own_rows() -> None:
     config = config_of("dagger")
     trajectories = mixed(config)

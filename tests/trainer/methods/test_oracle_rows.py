@@ -146,7 +146,7 @@ def test_an_episode_that_does_not_fit_or_does_not_end_is_not_used() -> None:
     assert (beside.reasons, beside.rows) == (("prompt_too_long",), ())
     metrics = desk.metrics("x")
     assert metrics["x/asked"] == 4
-    assert metrics["x/invalid_reasons"] == {"oracle_over_budget": 1, "target_too_long": 1}
+    assert metrics["x/invalid_reasons"] == {"oracle_over_budget": 1, "target_too_long": 2}
     assert metrics["x/oracle_s"] > 0
     desk.oracle = Says(Decision(PlanStatus.TIMEOUT, None))
     assert desk.label(trajectory, 0) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from tests.trainer.methods.imitation_support import (
 )
 from trainer.branching import select_roots
 from trainer.config import ConfigError, SeroConfig
-from trainer.data import segments_from_turns
+from trainer.data import make_segment, segments_from_turns
 from trainer.methods.imitation.base import turn_numbers
 from trainer.methods.imitation.step_dpo import StepDpo
 from trainer.methods.protocol import Rollouts, Step
@@ -66,6 +67,54 @@ def test_a_pair_is_the_oracles_reply_and_the_policys_own_at_one_state() -> None:
     assert metrics["step_dpo/pairs"] == asked - agreed
     assert metrics["step_dpo/agree_share"] == pytest.approx(agreed / asked)
     assert metrics["step_dpo/margin"] is None, "no optimiser step yet"
+
+
+@pytest.mark.parametrize("states", ["root", "failed"])
+def test_turns_that_are_left_out_of_the_base_are_no_negatives(states: str) -> None:
+    config = config_of("step_dpo", auxiliary__step_dpo__states=states)
+    trajectories, model = mixed(config), small.model()
+    turns = turns_of(trajectories)
+    numbers = sorted(prepared(config, trajectories, model).pairs)
+    assert numbers
+    out = numbers[::2]
+    segments = segments_from_turns(turns)
+    for i in out:
+        nothing = [False] * len(turns[i].response_ids)
+        segments[i] = make_segment(turns[i].prompt_ids, turns[i].response_ids, mask=nothing)
+    method = StepDpo(setup_of(config, model), config.auxiliary.step_dpo)
+    whole_run = prepared(config, trajectories, model).metrics()["step_dpo/asked"]
+    method.prepare(Rollouts(0, turns, segments, trajectories), model)
+    assert sorted(method.pairs) == numbers[1::2]
+    assert method.metrics()["step_dpo/asked"] == whole_run - len(out), "nothing is asked in vain"
+
+
+def test_both_replies_are_scored_at_the_temperature_of_the_turn() -> None:
+    config = config_of("step_dpo", rollout__temperature=0.5, **ALL)
+    trajectories = [
+        replace(t, turns=tuple(replace(turn, temperature=0.5) for turn in t.turns))
+        for t in mixed(config)
+    ]
+    pairs = prepared(config, trajectories).pairs.values()
+    assert pairs
+    assert {p.chosen.temperature for p in pairs} == {p.rejected.temperature for p in pairs} == {0.5}
+
+
+def test_commands_that_are_too_long_for_a_reply_are_counted() -> None:
+    config = config_of("step_dpo", **ALL)
+    trajectories = mixed(config)
+    whole_run = prepared(config, trajectories)
+    longest = max(
+        len(pair.chosen.ids) - len(turns_of(trajectories)[i].prompt_ids)
+        for i, pair in whole_run.pairs.items()
+    )
+    assert whole_run.metrics()["step_dpo/invalid_reasons"] == {}
+    short = config_of("step_dpo", rollout__max_new_tokens=longest - 1, **ALL)
+    method = prepared(short, trajectories)
+    dropped = len(whole_run.pairs) - len(method.pairs)
+    assert 0 < dropped < len(whole_run.pairs)
+    metrics = method.metrics()
+    assert metrics["step_dpo/invalid_reasons"] == {"target_too_long": dropped}
+    assert metrics["step_dpo/agree_share"] == whole_run.metrics()["step_dpo/agree_share"]
 
 
 def test_by_default_the_states_are_the_roots_of_sero() -> None:

@@ -25,7 +25,7 @@ from agent_envs.prompting import PromptView
 from oracles.base import Decision, History, HistoryItem, Oracle, PlanStatus
 from oracles.branch import Branch, BranchStep, RootRecord
 from oracles.branch import run as run_branch
-from trainer.branch_targets import branch_target, branch_views
+from trainer.branch_targets import TARGET_TOO_LONG, branch_target, branch_views
 from trainer.config import SeroConfig
 from trainer.data import Segment, make_segment
 from trainer.methods.protocol import Setup
@@ -234,9 +234,12 @@ class OracleDesk:
         return found
 
     def target(self, command: str) -> ReplyTarget | None:
-        """The reply that sends `command`; None where it is longer than a reply may be."""
+        """The reply that sends `command`; None, counted, where it is longer than a reply may be."""
         target = self.student.target(command)
-        return target if len(target.ids) <= self.max_target_tokens else None
+        if len(target.ids) <= self.max_target_tokens:
+            return target
+        self._reasons.update([TARGET_TOO_LONG])
+        return None
 
     def metrics(self, name: str) -> dict[str, Any]:
         """How often and how long the oracle was asked since `start`, and what went wrong."""

@@ -55,17 +55,22 @@ class StepDpo(OracleMethod):
         replies: dict[int, tuple[Segment, Segment]] = {}
         first = turn_numbers(rollouts.trajectories)
         for index, t in self.states(rollouts):
-            trajectory = rollouts.trajectories[index]
+            trajectory, number = rollouts.trajectories[index], first[index] + t
             turn = trajectory.turns[t]
+            # What is left out of the base loss is not trained as a negative either.
+            if not rollouts.segments[number].trained:
+                continue
             command = desk.label(trajectory, t)
             if command is None:
                 continue
             self._agrees.append(command == turn.command)
+            if command == turn.command:
+                continue
             target = desk.target(command)
-            if target is not None and command != turn.command:
+            if target is not None:
                 pair = self.replies(turn, target)
                 if all(reply.trained for reply in pair):
-                    replies[first[index] + t] = pair
+                    replies[number] = pair
         limits = pass_limits(self.setup.config, self.setup.student)
         chosen, rejected = ([pair[side] for pair in replies.values()] for side in (0, 1))
         refs = score_segments(self.teacher.of(model), [*chosen, *rejected], limits)
