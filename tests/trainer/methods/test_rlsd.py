@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from oracles.base import Plan, PlanStatus
 from tests.fakes import make_turn
 from tests.trainer import small
 from trainer.config import Config, ConfigError, load_config
@@ -250,6 +251,37 @@ def test_a_plan_is_made_once_a_task_and_may_be_missing(monkeypatch: pytest.Monke
     assert asked == [(None, 1.0)] * len({turn.task_id for turn in turns})
     without = turns[0].task_id
     assert sorted(method.scored) == [m for m, t in enumerate(turns) if t.task_id != without]
+
+
+@pytest.mark.parametrize("status", [PlanStatus.TIMEOUT, PlanStatus.UNSOLVABLE])
+def test_a_planner_that_ran_out_of_time_is_asked_again_in_the_next_iteration(
+    status: PlanStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a resumed run asks, which remembers no answer; any other answer is final."""
+    config, model = _config({"context": "plan"}), small.model()
+    turns = list(_turns())
+    n = len({turn.task_id for turn in turns})
+    method = _made(config, model, env=True)
+    plan, asked = method._planner.plan, 0
+
+    def slow(view: Any, horizon: Any, budget_s: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return Plan(status, ()) if asked == 1 else plan(view, horizon, budget_s)
+
+    monkeypatch.setattr(method._planner, "plan", slow)
+    without = [m for m, turn in enumerate(turns) if turn.task_id != turns[0].task_id]
+    counts = []
+    for iteration in range(3):
+        method.prepare(Rollouts(iteration, turns, segments_from_turns(turns)), model)
+        counts.append(asked)
+        if iteration == 0:
+            assert sorted(method.scored) == without, "asked once, not for each of its turns"
+    resumed = _made(config, model, env=True)
+    resumed.prepare(Rollouts(1, turns, segments_from_turns(turns)), model)
+    again = status is PlanStatus.TIMEOUT
+    assert counts == ([n, n + 1, n + 1] if again else [n] * 3)
+    assert (method.scored.keys() == resumed.scored.keys()) == again
 
 
 def test_a_shop_has_plans_too() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oracles.base import PlanStatus
 from trainer.auxiliary.feedback_context import Section
 from trainer.auxiliary.rlsd import rlsd_advantages
 from trainer.config_sections import ConfigError
@@ -49,7 +50,10 @@ class Rlsd(Reweighting):
 
     def contexts(self, rollouts: Rollouts) -> Sequence[Sections]:
         if self.section.context == "plan":
-            return [self._plan(turn.task_id) for turn in rollouts.turns]
+            # Once for each task, in the order of the turns.
+            tasks = dict.fromkeys(turn.task_id for turn in rollouts.turns)
+            plans = {task: self._plan(task) for task in tasks}
+            return [plans[turn.task_id] for turn in rollouts.turns]
         told = context_turns(self.setup.student, rollouts.turns)
         return success_sections(told, self.section.rendering, self.section.context_steps)
 
@@ -86,15 +90,21 @@ class Rlsd(Reweighting):
         return [*(row[:size] for row, size in zip(result.adv, sizes, strict=True)), *joined]
 
     def _plan(self, task_id: str) -> Sections:
-        """The planner's way from the beginning of a task; empty where it finds none."""
-        if task_id not in self._plans:
+        """The planner's way from the beginning of a task; empty where it finds none.
+
+        Answers are kept, but not "out of time": that says nothing about the task, and a resumed
+        run, which has no answers yet, would ask again. So it is asked once in every iteration.
+        """
+        text = self._plans.get(task_id)
+        if text is None:
             self._env.reset(options={"task_id": task_id})
             world: Any = self._env.unwrapped
             # A solution that is longer than an episode is still one.
             plan = self._planner.plan(world.privileged(), None, self.section.oracle_budget_s)
             lines = [f"Step {i}: {command}" for i, command in enumerate(plan.actions, 1)]
-            self._plans[task_id] = "\n".join(lines)
-        text = self._plans[task_id]
+            text = "\n".join(lines)
+            if plan.status is not PlanStatus.TIMEOUT:
+                self._plans[task_id] = text
         return (Section(PLAN_TITLE, text),) if text else ()
 
 
