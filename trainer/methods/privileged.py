@@ -26,7 +26,7 @@ class TeacherPrompt:
     Attributes:
         ids: the prompt.
         on: whether anything privileged is in it; where it is not, the ids are the student's.
-        truncated: whether privileged text was shortened.
+        truncated: whether privileged text was shortened or, where it did not fit, left out.
     """
 
     ids: tuple[int, ...]
@@ -83,8 +83,19 @@ def with_sections(
     return TeacherPrompt(ids, True, built.truncated)
 
 
-def edited_prompt(student: Student, turn: Turn, edit: Callable[[str], str]) -> TeacherPrompt:
-    """The turn's prompt with its last user message changed by `edit`."""
+def edited_prompt(
+    student: Student,
+    turn: Turn,
+    edit: Callable[[str], str],
+    *,
+    max_tokens: int | None = None,
+) -> TeacherPrompt:
+    """The turn's prompt with its last user message changed by `edit`.
+
+    Args:
+        max_tokens: limit of the whole prompt; a longer one is switched off, as an edit cannot be
+            shortened. None: that of the student's prompt.
+    """
     messages, wrapped = _messages(student, prompt_view(turn))
     place = max(i for i, message in enumerate(messages) if message["role"] == "user")
     before = messages[place]["content"]
@@ -92,7 +103,10 @@ def edited_prompt(student: Student, turn: Turn, edit: Callable[[str], str]) -> T
     if after == before:
         return TeacherPrompt(turn.prompt_ids, False)
     messages[place] = {"role": "user", "content": after}
-    return TeacherPrompt(_encode(student, messages, wrapped), True)
+    ids = _encode(student, messages, wrapped)
+    if len(ids) > (student.max_prompt_tokens if max_tokens is None else max_tokens):
+        return TeacherPrompt(turn.prompt_ids, False, True)
+    return TeacherPrompt(ids, True)
 
 
 def rescored(turn: Turn, prompt: TeacherPrompt, index: int = -1) -> Segment:

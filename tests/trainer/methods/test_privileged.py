@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,13 @@ from tests.trainer import small
 from tests.trainer.runs import mixed
 from trainer.auxiliary.feedback_context import Section
 from trainer.data import segments_from_turns
-from trainer.methods.privileged import edited_prompt, prompt_view, rescored, with_sections
+from trainer.methods.privileged import (
+    TeacherPrompt,
+    edited_prompt,
+    prompt_view,
+    rescored,
+    with_sections,
+)
 from trainer.methods.protocol import PassLimits
 from trainer.methods.teacher import Teacher
 from trainer.update import score_segments
@@ -75,6 +82,25 @@ def test_an_edit_changes_the_message_of_the_user() -> None:
     prompt = edited_prompt(student, turn, lambda text: "hint: go\n" + text)
     assert prompt.on
     assert small.tokenizer().decode(list(prompt.ids)).startswith("hint: go\n")
+
+
+def test_an_edit_that_makes_the_prompt_too_long_is_left_out() -> None:
+    config = small.small_config()
+    student, turn = small.student(config), mixed(config)[0]
+
+    def edit(text: str) -> str:
+        return "hint: go\n" + text
+
+    whole = edited_prompt(student, turn, edit)
+    size = len(whole.ids)
+    assert size > len(turn.prompt_ids)
+    narrow = replace(student, max_prompt_tokens=size - 1)
+    assert edited_prompt(student, turn, edit, max_tokens=size) == whole
+    assert edited_prompt(narrow, turn, edit, max_tokens=size) == whole, "a limit of its own"
+    left_out = TeacherPrompt(turn.prompt_ids, False, truncated=True)
+    assert edited_prompt(student, turn, edit, max_tokens=size - 1) == left_out
+    assert edited_prompt(narrow, turn, edit) == left_out
+    assert edited_prompt(replace(student, max_prompt_tokens=size), turn, edit) == whole
 
 
 def _moved(model: Any) -> Any:

@@ -27,10 +27,12 @@ from tests.trainer.methods.skill_runs import (
     turns_of,
     whole_step,
 )
-from tests.trainer.runs import learn
+from tests.trainer.runs import learn, run_config
+from trainer.checkpoint import CheckpointError
 from trainer.config import ConfigError, from_dict, resolve
 from trainer.config_auxiliary.skills import SdarConfig
 from trainer.data import Turn, segments_from_turns
+from trainer.loop import train
 from trainer.methods.protocol import Rollouts
 from trainer.policy import collate, token_distributions
 from trainer.update import score_segments
@@ -179,10 +181,58 @@ def test_state_of_another_library_is_refused() -> None:
     with pytest.raises(ValueError, match="it holds nothing, expected"):
         made(config, model).load_state({})
     plain = made(config_of("sdar"), model)
-    assert plain.state() == {}
-    plain.load_state({})
-    with pytest.raises(ValueError, match="expected nothing"):
+    plain.load_state(plain.state())
+    with pytest.raises(ValueError, match=r"\['counts', 'library', 'rewards'\], expected \['lib"):
         plain.load_state(state)
+
+
+@pytest.mark.parametrize("retrieval", ["keyword", "full", "random", "ucb"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "table"},
+        {"text": "put it down somewhere else"},
+        {"keywords": ["carry"]},
+        {"keywords": []},
+    ],
+)
+def test_a_library_that_was_edited_is_refused_however_skills_are_chosen(
+    retrieval: str, change: dict[str, Any], tmp_path: Path
+) -> None:
+    path, model = tmp_path / "skills.json", small.model()
+    path.write_text(json.dumps(SKILLS), encoding="utf-8")
+    section = {"skills": str(path), "entries": [], "retrieval": retrieval}
+    config = config_of("sdar", section)
+    state = made(config, model).state()
+    made(config, model).load_state(state)
+    path.write_text(json.dumps([{**SKILLS[0], **change}, SKILLS[1]]), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"order of auxiliary\.sdar\.skills have changed since"):
+        made(config, model).load_state(state)
+    path.write_text(json.dumps(SKILLS[::-1]), encoding="utf-8")
+    with pytest.raises(ValueError, match="another library of skills"):
+        made(config, model).load_state(state)
+
+
+def test_texts_and_keywords_do_not_run_into_each_other() -> None:
+    model = small.model()
+    states = [
+        made(
+            config_of("sdar", {"entries": [{"name": "a", "text": text, "keywords": words}]}), model
+        )
+        for text, words in (("go b", ["c"]), ("go b c", []), ("go", ["b", "c"]), ("go", ["b c"]))
+    ]
+    assert len({tuple(method.state()["library"].tolist()) for method in states}) == 4
+
+
+def test_a_run_whose_file_of_skills_was_edited_is_not_resumed(tmp_path: Path) -> None:
+    path = tmp_path / "skills.json"
+    path.write_text(json.dumps(SKILLS), encoding="utf-8")
+    section = {"skills": str(path), "retrieval": "full"}
+    config = run_config(tmp_path, run__iterations=2, eval__tasks=1, auxiliary__sdar=section)
+    train(config, tmp_path / "run", until=1)
+    path.write_text(json.dumps([{**SKILLS[0], "text": "leave it"}, SKILLS[1]]), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"auxiliary\.sdar\.skills have changed since"):
+        train(config, tmp_path / "run", resume=True)
 
 
 def test_learning_alone_raises_the_policys_tokens(tmp_path: Path) -> None:

@@ -151,6 +151,28 @@ def test_turns_that_are_left_out_of_the_base_have_no_part(name: str) -> None:
     assert metrics[gap] is None
 
 
+@pytest.mark.parametrize("name", SECTIONS)
+def test_turns_whose_prompt_with_a_skill_is_too_long_have_no_part(name: str) -> None:
+    config, model = config_of(name), small.model()
+    turns = turns_of(config, model)
+    roomy = prepared(config, model, turns)
+    level = "episode_" if name == "opid" else ""
+    rows = roomy._teachers["episode"] if name == "opid" else roomy._segments
+    assert len(rows) == len(turns)
+    assert roomy.metrics()[f"{name}/{level}truncated_share"] == 0.0
+    own = max(len(turn.prompt_ids) for turn in turns)
+    tight = config_of(name, prompt__max_prompt_tokens=own)
+    method = prepared(tight, model, turns)
+    kept = method._teachers["episode"] if name == "opid" else method._segments
+    assert 0 < len(kept) < len(turns)
+    figures = method.metrics()
+    share = len(kept) / len(turns)
+    assert figures[f"{name}/{level}rows_on"] == pytest.approx(share)
+    assert figures[f"{name}/{level}truncated_share"] == pytest.approx(1 - share)
+    nothing = prepared(config_of(name, NOTHING[name]), model, turns).metrics()
+    assert nothing[f"{name}/{level}truncated_share"] is None
+
+
 @pytest.mark.parametrize("name", ["sdar", "opid"])
 def test_resume_is_a_continuation(name: str, tmp_path: Path) -> None:
     section = {**SECTIONS[name], **({"retrieval": "ucb"} if name == "sdar" else {})}

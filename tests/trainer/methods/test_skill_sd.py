@@ -104,6 +104,8 @@ def test_state_follows_the_source() -> None:
     ucb = made(config_of("skill_sd", {"retrieval": "ucb"}), model)
     assert set(ucb.state()) == {"library", "counts", "rewards"}
     ucb.load_state(ucb.state())
+    keyword = made(config_of("skill_sd"), model)
+    assert set(keyword.state()) == {"library"}
     hindsight = made(config_of("skill_sd", HINDSIGHT), model)
     assert hindsight.state() == {}
     hindsight.load_state({})

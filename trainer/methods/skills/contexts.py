@@ -4,8 +4,8 @@
 
 Hindsight skills (SEED, OPID) come from an analyser that reads each finished trajectory; static ones
 (SDAR) from a library, chosen a task at a time. Prompts are made by `privileged.edited_prompt`, so
-they differ from the student's by the skill alone. Nothing of this reaches a rollout: streams are
-the methods' own.
+they differ from the student's by the skill alone, and one that is longer than the student's may be
+is switched off. Nothing of this reaches a rollout: streams are the methods' own.
 
 Axis letters: N trajectories, M turns.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -66,12 +67,13 @@ class Library:
         }
 
     def state(self) -> Mapping[str, Tensor]:
-        """Uses and rewards of each skill, in the library's order; nothing without "ucb"."""
+        """Which library it is; with "ucb" also uses and rewards of each skill, in its order."""
+        library = {"library": torch.tensor(list(self._digest()), dtype=torch.uint8)}
         if self.section.retrieval != "ucb":
-            return {}
+            return library
         names = [skill.name for skill in self.skills]
         return {
-            "library": torch.tensor(list(self._digest()), dtype=torch.uint8),
+            **library,
             "counts": torch.tensor([self.stats.counts.get(n, 0) for n in names]),
             "rewards": torch.tensor(
                 [self.stats.rewards.get(n, 0.0) for n in names], dtype=torch.float64
@@ -82,17 +84,23 @@ class Library:
         """Put back what `state` gave.
 
         Raises:
-            ValueError: there is something missing or too much, or it is of another library.
+            ValueError: there is something missing or too much, or it is of another library: with
+                other names, texts or keywords, or in another order.
         """
         own = self.state()
         if own.keys() != tensors.keys():
-            raise ValueError(
-                f"it holds {sorted(tensors) or 'nothing'}, expected {sorted(own) or 'nothing'}"
-            )
-        if not own:
-            return
+            raise ValueError(f"it holds {sorted(tensors) or 'nothing'}, expected {sorted(own)}")
         if not torch.equal(own["library"], tensors["library"]):
-            raise ValueError("it holds the statistics of another library of skills")
+            place = (
+                f"auxiliary.{self.name}.{'entries' if self.section.skills is None else 'skills'}"
+            )
+            raise ValueError(
+                f"it was written with another library of skills: names, texts, keywords or the "
+                f"order of {place} have changed since. Put the former library back, or begin a "
+                "new run"
+            )
+        if self.section.retrieval != "ucb":
+            return
         pairs = list(
             zip(self.skills, tensors["counts"].tolist(), tensors["rewards"].tolist(), strict=True)
         )
@@ -102,5 +110,5 @@ class Library:
         )
 
     def _digest(self) -> bytes:
-        names = "\0".join(skill.name for skill in self.skills)
-        return hashlib.sha256(names.encode()).digest()
+        skills = [[skill.name, skill.text, list(skill.keywords)] for skill in self.skills]
+        return hashlib.sha256(json.dumps(skills).encode()).digest()

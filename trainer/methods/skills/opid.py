@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.auxiliary.opid import opid_advantages
+from trainer.methods.privileged import TeacherPrompt
 from trainer.methods.protocol import Method, Rollouts, Setup
 from trainer.methods.skills.contexts import Level
 from trainer.methods.skills.hindsight import Hindsight
@@ -19,9 +20,12 @@ from trainer.methods.skills.teacher import (
     padded,
     scored,
     teacher_rows,
+    truncated_share,
 )
 
 __all__ = ["Opid"]
+
+Prompts = Mapping[Level, Sequence[TeacherPrompt]]
 
 LEVELS: tuple[Level, ...] = ("episode", "step")
 _GAPS = ("gap_mean", "gap_abs_mean", "gap_success", "gap_failure", "gap_command", "gap_think")
@@ -45,10 +49,12 @@ class Opid(Method):
         self._rollouts = rollouts
         self.hindsight.read(rollouts, model)
         shuffle = self.section.shuffle
-        self._teachers = self._scored(model, of_others=shuffle == "train")
-        self._figures = {**self.hindsight.figures(), **self._gaps(self._teachers, "")}
+        prompts = self._prompts(of_others=shuffle == "train")
+        self._teachers = self._scored(model, prompts)
+        self._figures = {**self.hindsight.figures(), **self._gaps(self._teachers, prompts, "")}
         if shuffle == "measure":
-            self._figures |= self._gaps(self._scored(model, of_others=True), "shuffled_")
+            others = self._prompts(of_others=True)
+            self._figures |= self._gaps(self._scored(model, others), others, "shuffled_")
 
     def shaped(self, advantages: Sequence[Tensor]) -> Sequence[Tensor]:
         """A + w_ep * (T_ep - O) + w_step * (T_step - O), where a turn has such a skill."""
@@ -89,22 +95,31 @@ class Opid(Method):
         figures = {**self._figures, "added_abs_mean": self._added}
         return {f"{self.name}/{key}": value for key, value in figures.items()}
 
-    def _scored(self, model: nn.Module, *, of_others: bool) -> dict[Level, dict[int, Tensor]]:
-        found: dict[Level, dict[int, Tensor]] = {}
-        for level in LEVELS:
-            prompts = self.hindsight.prompts(level, of_others=of_others)
-            found[level] = scored(model, teacher_rows(self._rollouts, prompts), self.limits)
-        return found
+    def _prompts(self, *, of_others: bool) -> Prompts:
+        return {level: self.hindsight.prompts(level, of_others=of_others) for level in LEVELS}
+
+    def _scored(self, model: nn.Module, prompts: Prompts) -> dict[Level, dict[int, Tensor]]:
+        return {
+            level: scored(model, teacher_rows(self._rollouts, of_level), self.limits)
+            for level, of_level in prompts.items()
+        }
 
     def _gaps(
-        self, teachers: Mapping[Level, Mapping[int, Tensor]], prefix: str
+        self, teachers: Mapping[Level, Mapping[int, Tensor]], prompts: Prompts, prefix: str
     ) -> dict[str, float | None]:
-        """Figures of both levels, and the share of trained turns that have such a skill."""
+        """Figures of both levels.
+
+        rows_on: share of trained turns with such a skill; truncated_share: of those that would
+        have one, the share whose prompt was too long.
+        """
         trained = sum(segment.trained > 0 for segment in self._rollouts.segments)
         found: dict[str, float | None] = {}
         for level, rows in teachers.items():
             masks = {m: torch.ones_like(row) for m, row in rows.items()}
             gaps = gap_figures(self.setup, self._rollouts, rows, masks)
             found[f"{prefix}{level}_rows_on"] = len(rows) / trained if trained else None
+            found[f"{prefix}{level}_truncated_share"] = truncated_share(
+                self._rollouts, prompts[level]
+            )
             found |= {f"{prefix}{level}_{key}": gaps[key] for key in _GAPS}
         return found

@@ -21,6 +21,7 @@ from trainer.auxiliary.seed import BETA, GateStats, gate_report, gated_loss
 from trainer.data import Segment
 from trainer.methods.privileged import TeacherPrompt, rescored
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup, Step, TokenTerm
+from trainer.metrics import mean_or_none
 from trainer.objectives import Denominators
 from trainer.policy import (
     SegmentBatch,
@@ -43,6 +44,7 @@ __all__ = [
     "padded",
     "scored",
     "teacher_rows",
+    "truncated_share",
 ]
 
 Rows = Mapping[int, Tensor]
@@ -62,6 +64,15 @@ def teacher_rows(rollouts: Rollouts, prompts: Sequence[TeacherPrompt]) -> dict[i
         for m, (turn, prompt) in enumerate(zip(rollouts.turns, prompts, strict=True))
         if prompt.on and rollouts.segments[m].trained
     }
+
+
+def truncated_share(rollouts: Rollouts, prompts: Sequence[TeacherPrompt]) -> float | None:
+    """Of the trained turns that have a skill, those whose prompt with it is too long."""
+    rows = zip(prompts, rollouts.segments, strict=True)
+    told = [
+        prompt for prompt, segment in rows if segment.trained and (prompt.on or prompt.truncated)
+    ]
+    return mean_or_none(float(prompt.truncated) for prompt in told)
 
 
 def scored(
@@ -166,6 +177,7 @@ class Distilled(Method):
         self._segments: dict[int, Segment] = {}
         self._masks: dict[int, Tensor] = {}
         self._frozen: dict[int, Tensor] = {}
+        self._truncated: float | None = None
         self._figures: dict[str, float | None] = {}
         self._terms: list[_Term] = []
 
@@ -186,7 +198,9 @@ class Distilled(Method):
     def prepare(self, rollouts: Rollouts, model: nn.Module) -> None:
         # The trained module itself, to be asked again before a step; its values are not kept.
         self._model, self._rollouts, self._terms = model, rollouts, []
-        found = teacher_rows(rollouts, self.prompts(rollouts, model))
+        prompts = self.prompts(rollouts, model)
+        found = teacher_rows(rollouts, prompts)
+        self._truncated = truncated_share(rollouts, prompts)
         masks = {m: self.token_mask(m) for m in found}
         self._masks = {m: mask for m, mask in masks.items() if bool(mask.any())}
         self._segments = {m: found[m] for m in self._masks}
@@ -198,6 +212,7 @@ class Distilled(Method):
         trained = sum(segment.trained > 0 for segment in rollouts.segments)
         return {
             "rows_on": len(self._segments) / trained if trained else None,
+            "truncated_share": self._truncated,
             **gap_figures(self.setup, rollouts, self._frozen, self._masks, beta=self.beta),
         }
 
