@@ -7,8 +7,9 @@ Promises (tests/trainer/test_learner.py, test_sero_promises.py):
    objective alone, bit for bit.
 2. An iteration takes `optim.steps` optimiser steps per epoch: turns are shuffled and cut into as
    many parts, roots likewise, and every part is normalised by its own counts.
-3. A step with nothing to learn from is skipped and counted, also where every advantage is 0:
-   otherwise momentum and weight decay would move the policy for no reason.
+3. A step with nothing to learn from is skipped and counted, also where every advantage is 0, no
+   term has a loss or the gradient is exactly 0: otherwise momentum and weight decay would move the
+   policy for no reason. Teachers that follow the policy do not move either.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class Learner:
             **_finite(self._auxiliary_losses(losses)),
             **step_metrics(results),
             "advantage_abs_mean": mean_or_none(
-                float(row.abs().mean()) for row in tokens if row.numel()
+                float(row.abs().mean()) for row in found.tokens if row.numel()
             ),
             "optimizer_steps": self.counters.optimizer_steps,
             "skipped_steps": self.counters.skipped_steps,

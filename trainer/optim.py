@@ -88,10 +88,11 @@ def optimiser_step(
     """Accumulates both gradients, clips their sum, steps.
 
     `base` and `auxiliary` run the backward passes of their micro-batches; `None` means that
-    there is nothing to learn from. With both `None`, the step is skipped: parameters, moments
-    and step counts stay as they are. Without an auxiliary term the gradient that reaches the
-    optimiser is the base gradient, bit for bit. `measure=False` saves the buffer that keeps both
-    gradients apart and leaves their norms unknown. A gradient that is not finite is not applied.
+    there is nothing to learn from. With both `None`, or where the gradient is exactly 0, the step
+    is skipped: parameters, moments and step counts stay as they are. Without an auxiliary term the
+    gradient that reaches the optimiser is the base gradient, bit for bit. `measure=False` saves the
+    buffer that keeps both gradients apart and leaves their norms unknown. A gradient that is not
+    finite is not applied.
     """
     lr = learning_rate(config.lr, config.warmup_steps, config.decay_steps, step)
     optimizer.zero_grad(set_to_none=True)
@@ -116,6 +117,10 @@ def optimiser_step(
     if not math.isfinite(total):
         optimizer.zero_grad(set_to_none=True)
         return StepResult(False, lr, None, None, None, False, False)
+    if total == 0.0:
+        # Momentum and weight decay would move the parameters all the same.
+        optimizer.zero_grad(set_to_none=True)
+        return StepResult(False, lr, base_norm, auxiliary_norm, total, False, True)
     clipped = config.grad_clip > 0 and total > config.grad_clip
     if clipped:
         for parameter in parameters:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from tests.trainer import small
 from tests.trainer.runs import learn, mixed
@@ -16,7 +19,7 @@ from trainer.batch import trained_turns
 from trainer.config import Config
 from trainer.generation.hf import HFSampler
 from trainer.learner import Learner
-from trainer.methods.protocol import PassLimits, Step
+from trainer.methods.protocol import Method, PassLimits, Setup, Step, TokenTerm
 from trainer.metrics import Phases
 from trainer.rollout import play
 from trainer.rollout_metrics import rollout_metrics
@@ -204,3 +207,52 @@ def test_epochs_and_steps_multiply() -> None:
     config = small.small_config(optim__steps=3, optim__epochs=2)
     metrics = learn(config, mixed(config), small.model())
     assert metrics["optimizer_steps"] + metrics["skipped_steps"] == 6
+
+
+class _Reshaping(Method):
+    """Wants every turn, has no loss, doubles advantages; the base may be switched off."""
+
+    name = "reshaping"
+    scale = 1.0
+    steps = 0
+
+    def base_scale(self, iteration: int) -> float:
+        return self.scale
+
+    def shaped(self, advantages: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [2 * row for row in advantages]
+
+    def token_term(self, step: Step) -> TokenTerm:
+        class Term(TokenTerm):
+            def needs(self, turn: int) -> bool:
+                return True
+
+        return Term()
+
+    def finished_step(self, model: nn.Module) -> None:
+        self.steps += 1
+
+
+def test_terms_without_a_loss_beside_no_base_loss_are_no_step() -> None:
+    config, model = small.small_config(optim__weight_decay=0.1), small.model()
+    student = small.student(config)
+    method = _Reshaping(Setup(config, student, model), SimpleNamespace(weight=1.0))
+    learner = Learner(config, model, student, methods=[method])
+    turns = mixed(config)
+    assert learner.learn(0, turns, Phases())["optimizer_steps"] == method.steps == 2
+    before = small.weights(model)
+    method.scale = 0.0
+    metrics = learner.learn(1, turns, Phases())
+    assert (metrics["optimizer_steps"], metrics["skipped_now"], metrics["lr"]) == (2, 2, None)
+    assert method.steps == 2, "a teacher that follows the policy has nothing to follow"
+    assert small.same(before, small.weights(model))
+
+
+def test_the_logged_advantage_is_the_base_objectives() -> None:
+    config, model = small.small_config(), small.model()
+    turns, student = mixed(config), small.student(config)
+    expected = learn(config, turns, small.twin(model))
+    method = _Reshaping(Setup(config, student, model), SimpleNamespace(weight=1.0))
+    metrics = Learner(config, model, student, methods=[method]).learn(0, turns, Phases())
+    assert metrics["advantage_abs_mean"] == expected["advantage_abs_mean"] > 0
+    assert metrics["loss/policy"] != expected["loss/policy"], "the reshaped ones are trained on"
