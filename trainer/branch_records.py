@@ -107,6 +107,7 @@ def branch_metrics(
 ) -> dict[str, Any]:
     """Figures of one iteration's branches; `None` where there was nothing to measure.
 
+    - sero/eligible_share: roots over `groups`, those that roots were looked for in.
     - sero/gate_mean, gate_zero_share: over selected roots; gate_reasons counts them by outcome.
     - sero/z, z_root: mean z over the states (the roots) of open branches.
     - sero/effective_depth: mean sum of weights of open branches, in rows.
@@ -120,7 +121,7 @@ def branch_metrics(
     n = len(roots)
     return {
         "sero/roots": n,
-        "sero/eligible_share": n / groups,
+        "sero/eligible_share": n / groups if groups else None,
         "sero/gate_mean": mean_or_none(root.gate for root in roots),
         "sero/gate_zero_share": (n - len(active)) / n if n else None,
         "sero/gate_reasons": dict(Counter(root.gate_reason for root in roots)),

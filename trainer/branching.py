@@ -320,11 +320,16 @@ class Brancher:
         found = {place: reply.ids for place, reply in zip(places, generated, strict=True)}
         return [[found.get((r, k), ()) for k in range(len(own))] for r, own in enumerate(prompts)]
 
-    def metrics(self, roots: Sequence[GrownRoot], iteration: int = 0) -> dict[str, Any]:
-        """See `trainer.branch_records.branch_metrics`."""
-        return branch_metrics(
-            roots, self.section, self.config.rollout.tasks, self._depth(iteration)
-        )
+    def metrics(
+        self, roots: Sequence[GrownRoot], groups: int, iteration: int = 0
+    ) -> dict[str, Any]:
+        """See `trainer.branch_records.branch_metrics`.
+
+        Args:
+            groups: that the roots were selected from; sampling in rounds may keep fewer, or more,
+                than `rollout.tasks`.
+        """
+        return branch_metrics(roots, self.section, groups, self._depth(iteration))
 
     def records(
         self,

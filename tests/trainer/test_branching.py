@@ -12,7 +12,10 @@ from trainer import branching, rng
 from trainer.branch_records import RootChoice, branch_metrics
 from trainer.branching import Brancher, grow, select_roots, step_rows
 from trainer.config import ConfigError
+from trainer.data import segments_from_turns
 from trainer.environments import ALFWORLD
+from trainer.methods.protocol import Rollouts, Setup
+from trainer.methods.sero import Sero
 from trainer.oracle_registry import make_oracle
 from trainer.rollout import Episode, PlaySettings, Trajectory, play
 from trainer.worlds import make_env, split_tasks
@@ -243,3 +246,23 @@ def test_light_rows_are_pruned_and_their_mass_is_reported() -> None:
 def test_unknown_oracle_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'plannner'"):
         _brancher(auxiliary__sero__oracle="plannner")
+
+
+def test_the_eligible_share_is_of_the_groups_at_hand() -> None:
+    """Sampling in rounds may keep another number of groups than `rollout.tasks`."""
+    brancher = _brancher(rollout__tasks=6)
+    config = brancher.config
+    played = small.rollouts(config, small.half_expert(0.9))
+    kept = sorted({t.episode.uid for t in played})[:3]
+    trajectories = [t for t in played if t.episode.uid in kept]
+    # One of them has nothing but successes: no root.
+    trajectories = [replace(t, success=t.episode.uid == kept[0]) for t in trajectories]
+    setup = Setup(config, brancher.student, small.model(), lambda: brancher.env)
+    method = Sero(setup, config.auxiliary.sero)
+    turns = [turn for t in trajectories for turn in t.turns]
+    method.prepare(Rollouts(0, turns, segments_from_turns(turns), trajectories), small.model())
+    metrics = method.metrics()
+    assert metrics["sero/roots"] == 2
+    assert metrics["sero/eligible_share"] == 2 / 3
+    method.prepare(Rollouts(1, (), (), ()), small.model())
+    assert method.metrics()["sero/eligible_share"] is None

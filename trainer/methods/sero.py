@@ -34,7 +34,7 @@ class Sero(Method):
             else None
         )
         self.roots: Sequence[GrownRoot] = ()
-        self._iteration = 0
+        self._iteration = self._groups = 0
         self._model: nn.Module | None = None
         self._scored: tuple[int, Sequence[GrownRoot]] | None = None
         self._rows: tuple[Step, list[AuxiliaryRow]] | None = None
@@ -43,6 +43,7 @@ class Sero(Method):
         if self.brancher is not None:
             self.roots = self.brancher.branch(rollouts.iteration, rollouts.trajectories, model)
         self._iteration = rollouts.iteration
+        self._groups = len({trajectory.episode.uid for trajectory in rollouts.trajectories})
         self._model = model
         self._scored = self._rows = None
 
@@ -79,7 +80,7 @@ class Sero(Method):
     def metrics(self) -> Mapping[str, Any]:
         if self.brancher is None:
             return {}
-        return self.brancher.metrics(self.roots, self._iteration)
+        return self.brancher.metrics(self.roots, self._groups, self._iteration)
 
     def records(self, trajectories: Sequence[Trajectory]) -> Sequence[Mapping[str, Any]]:
         if self.brancher is None:
