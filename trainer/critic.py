@@ -71,10 +71,11 @@ class Critic:
         self._stats: ValueStats | None = None
         self._losses: list[float] = []
         self._explained: float | None = None
+        self._nonfinite = 0
 
     def values(self, segments: Sequence[Segment], limits: PassLimits) -> list[Tensor]:
         """(R,) values of each segment's trained tokens, without gradient, float32 on the CPU."""
-        self._stats, self._losses, self._explained = None, [], None
+        self._stats, self._losses, self._explained, self._nonfinite = None, [], None, 0
         device = next(self.model.parameters()).device
         result: list[Tensor] = [torch.empty(0)] * len(segments)
         with evaluation_mode(self.model), torch.no_grad():
@@ -95,6 +96,8 @@ class Critic:
         limits: PassLimits,
     ) -> None:
         """One step on the turns in `part`. `values` are those that the advantages were made of.
+
+        A gradient that is not finite is not applied, and counted.
 
         Raises:
             ValueError: the advantages came without targets.
@@ -133,6 +136,7 @@ class Critic:
         self._losses.append(total)
         norm = gradient_norm(self.model.parameters())
         if not torch.isfinite(torch.tensor(norm)):
+            self._nonfinite += 1
             self.optimizer.zero_grad(set_to_none=True)
             return
         if self.grad_clip > 0 and norm > self.grad_clip:
@@ -150,6 +154,7 @@ class Critic:
             "loss/value": mean,
             "critic/clip_fraction": shares.get("value_clipfrac"),
             "critic/explained_variance": self._explained,
+            "critic/nonfinite_steps": self._nonfinite,
         }
 
     def state(self) -> dict[str, Tensor]:

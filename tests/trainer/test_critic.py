@@ -232,7 +232,9 @@ def test_only_tokens_with_a_target_are_trained() -> None:
     critic.learn([], segments, everywhere(targets), values, LIMITS)
     assert small.same(before, small.weights(critic.model))
     assert critic.optimizer.state == {}
-    assert set(critic.metrics().values()) == {None}
+    metrics = critic.metrics()
+    assert metrics.pop("critic/nonfinite_steps") == 0
+    assert set(metrics.values()) == {None}
     with pytest.raises(ValueError, match="no targets"):
         critic.learn([0], segments, BaseAdvantages(targets), values, LIMITS)
 
@@ -276,6 +278,14 @@ def test_the_gradient_is_clipped_and_one_that_is_not_finite_refused() -> None:
     after = small.weights(critic.model)
     assert all(torch.equal(before[k], after[k]) for k in before if k != "head.bias")
     assert critic.optimizer.state == {}
+    critic.learn([0], segments, targets, values, LIMITS)
+    assert critic.metrics()["critic/nonfinite_steps"] == 2
+    with torch.no_grad():
+        critic.model.head.bias.fill_(0.5)
+    values = critic.values(segments, LIMITS)
+    critic.learn([0], segments, targets, values, LIMITS)
+    assert critic.optimizer.state != {}
+    assert critic.metrics()["critic/nonfinite_steps"] == 0, "an iteration begins anew"
 
 
 def test_a_frozen_embedding_stays_and_costs_no_moments() -> None:
