@@ -29,6 +29,7 @@ from trainer.auxiliary.hindsight_sft import SkillPair, sft_nll, skill_pair, spli
 from trainer.auxiliary.skills import SkillMode
 from trainer.config import Config, ConfigError, WarmstartConfig
 from trainer.config_auxiliary.skills import POLICY
+from trainer.config_sections import positive
 from trainer.data import Segment, Turn, make_segment, read_turns
 from trainer.methods.protocol import PassLimits
 from trainer.methods.skills.contexts import Attempt, analyse_all, attempts_of
@@ -42,7 +43,7 @@ from trainer.tokens import encode_text
 from trainer.update import score_segments
 from trainer.warmstart import Progress, supervised
 
-__all__ = ["Collected", "SftSettings", "collect_pairs", "pair_segment", "skill_sft"]
+__all__ = ["Collected", "SftSettings", "collect_pairs", "joined", "pair_segment", "skill_sft"]
 
 PURPOSE = "skill-sft"
 
@@ -63,8 +64,13 @@ class SftSettings:
     def check(self) -> None:
         """Raises ConfigError for numbers that cannot be used."""
         for name in ("epochs", "batch", "lr", "max_tokens"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)} must be positive.")
+            positive(name, getattr(self, name))
+        positive("warmup_steps", self.warmup_steps, zero=True)
+        if not 0.0 < self.train_share < 1.0:
+            raise ConfigError(
+                f"train_share={self.train_share} must lie between 0 and 1, both excluded: some "
+                "pairs are trained on and the others held out."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +96,25 @@ def collect_pairs(
     text_limit: int | None = None,
     calls: int = 1,
     seed: int = 0,
+    file: int = 0,
 ) -> Collected:
     """Has every trajectory analysed; keeps the answers whose form is right.
 
     Args:
-        turns: of whole trajectories, in any order.
+        turns: of whole trajectories, in any order; of one file, as ids repeat in others.
         model: the analyser.
         mode, text_limit: see `trainer.auxiliary.analyser.analyser_prompt`.
         calls: answers asked for at most, of each trajectory.
-        seed: keys the draws, where the analyser draws from streams.
+        seed, file: key the draws, where the analyser draws from streams; `file` is the number of
+            the file among several.
+
+    Raises:
+        RepeatedTurn: a turn is there twice.
     """
 
     def stream(attempt: Attempt, call: int) -> np.random.Generator:
-        return rng.stream(seed, task=f"{attempt.uid}/{attempt.tid}", turn=call, purpose=PURPOSE)
+        task = f"{attempt.uid}/{attempt.tid}"
+        return rng.stream(seed, file, task, turn=call, purpose=PURPOSE)
 
     attempts = attempts_of(turns)
     found = analyse_all(model, attempts, stream, mode=mode, calls=calls, text_limit=text_limit)
@@ -115,6 +127,15 @@ def collect_pairs(
             pairs.append(pair)
             task_ids.append(turns[attempt.rows[0]].task_id)
     return Collected(tuple(pairs), tuple(task_ids), len(attempts))
+
+
+def joined(parts: Sequence[Collected]) -> Collected:
+    """What was collected from several files, as one."""
+    return Collected(
+        tuple(pair for part in parts for pair in part.pairs),
+        tuple(task for part in parts for task in part.task_ids),
+        sum(part.trajectories for part in parts),
+    )
 
 
 def pair_segment(pair: SkillPair, student: Student) -> Segment:
@@ -135,7 +156,8 @@ def skill_sft(
     """Fine-tunes `model` on the pairs, in place.
 
     Returns:
-        The report: counts, and mean NLL a token of both parts before and after.
+        The report: counts (`nonfinite_steps` of `steps` were refused), and mean NLL a token of both
+        parts before and after.
 
     Raises:
         ConfigError: too few pairs to train on some and hold out others.
@@ -164,7 +186,7 @@ def skill_sft(
     parts = {"train": training, "held_out": held_out}
     before = {f"{name}_nll_before": _mean_nll(model, part, limits) for name, part in parts.items()}
     warmup = min(c.warmup_steps, steps)
-    supervised(
+    outcome = supervised(
         model,
         training,
         WarmstartConfig(steps=steps, batch=size, lr=c.lr, warmup_steps=warmup, seed=c.seed),
@@ -179,6 +201,7 @@ def skill_sft(
         "train": len(training),
         "held_out": len(held_out),
         "steps": steps,
+        "nonfinite_steps": outcome.nonfinite_steps,
         **before,
         **after,
     }
@@ -198,7 +221,7 @@ class Args:
     policy: Path
     """Folder of the policy to start from."""
     turns: tuple[Path, ...]
-    """Files of turns, as a run with run.save_turns writes them."""
+    """Files of turns, as a run with run.save_turns writes them; of several runs as well."""
     out: Path
     """Folder for the trained policy and the report, skill_sft.json."""
     analyser: str = POLICY
@@ -219,6 +242,7 @@ class Args:
 
 def run(args: Args) -> dict[str, Any]:
     """Collect, train, save; returns the report."""
+    args.sft.check()
     device = usable_device(args.device)
     model, tokenizer = load_policy(args.policy)
     model = model.to(device)
@@ -235,16 +259,19 @@ def run(args: Args) -> dict[str, Any]:
         )
     else:
         analyser = load_text_model(args.analyser, "--analyser")
-    turns = [turn for path in args.turns for turn in read_turns(path)]
-    collected = collect_pairs(
-        turns,
-        analyser,
-        mode=args.mode,
-        text_limit=args.text_limit,
-        calls=args.calls,
-        seed=args.sft.seed,
-    )
-    report = skill_sft(model, student, collected, args.sft)
+    parts = [
+        collect_pairs(
+            read_turns(path),
+            analyser,
+            mode=args.mode,
+            text_limit=args.text_limit,
+            calls=args.calls,
+            seed=args.sft.seed,
+            file=file,
+        )
+        for file, path in enumerate(args.turns)
+    ]
+    report = skill_sft(model, student, joined(parts), args.sft)
     save_policy(args.out, model, tokenizer)
     write_json(args.out / "skill_sft.json", report)
     return report

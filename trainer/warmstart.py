@@ -9,6 +9,7 @@ admissible and by inadmissible commands. These enter the history and are never t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,7 @@ from trainer.worlds import make_env, split_tasks, tasks_at
 
 __all__ = [
     "Demonstration",
+    "Outcome",
     "demonstrate",
     "demonstration_texts",
     "segments",
@@ -69,6 +71,19 @@ class Demonstration:
     refused: int
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What supervised training did.
+
+    Attributes:
+        losses: of each step, in nats per token, refused ones included.
+        nonfinite_steps: how many were refused because their gradient was not finite.
+    """
+
+    losses: tuple[float, ...]
+    nonfinite_steps: int
+
+
 def warm_policy(
     config: Config, task_set: TaskSet, progress: Progress | None = None
 ) -> tuple[Any, Any, dict[str, Any]]:
@@ -98,12 +113,13 @@ def warm_policy(
         pad_id=tokenizer.pad_token_id,
         end_id=tokenizer.eos_token_id,
     )
-    losses: list[float] = []
+    outcome = Outcome((), 0)
     rows: list[Segment] = []
     if c.demonstrations > 0:
         student = make_student(config, model, tokenizer)
         rows = segments(demonstrations[: c.demonstrations], student)
-        losses = supervised(model, rows, c, pad_id=student.pad_id, progress=progress)
+        outcome = supervised(model, rows, c, pad_id=student.pad_id, progress=progress)
+    losses = outcome.losses
     return (
         model,
         tokenizer,
@@ -116,8 +132,9 @@ def warm_policy(
             "refused_steps": sum(d.refused for d in demonstrations),
             "rows": len(rows),
             "steps": len(losses),
-            "first_loss": losses[0] if losses else None,
-            "last_loss": mean_or_none(losses[-20:]),
+            "nonfinite_steps": outcome.nonfinite_steps,
+            "first_loss": losses[0] if losses and math.isfinite(losses[0]) else None,
+            "last_loss": mean_or_none(loss for loss in losses[-20:] if math.isfinite(loss)),
         },
     )
 
@@ -219,15 +236,15 @@ def supervised(
     *,
     pad_id: int,
     progress: Progress | None = None,
-) -> list[float]:
+) -> Outcome:
     """Token-mean cross-entropy on `rows`, AdamW, linear warm-up then linear decay to a tenth.
 
     The first `config.text_steps` steps train every token of a row but its first, the next
     `config.steps` only what the row trains. Copying a command from the list is learnt sooner from
     the environment's own repetitions than from ten reply tokens a row.
 
-    Returns:
-        The loss of each step, in nats per token.
+    A gradient that is not finite is not applied; the step is counted and keeps its place in the
+    schedule. The model is in eval mode, during and after.
 
     Raises:
         ConfigError: there are no rows.
@@ -240,9 +257,11 @@ def supervised(
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.01)
     device = next(model.parameters()).device
     losses: list[float] = []
+    nonfinite = 0
     whole = [make_segment(row.ids[:1], row.ids[1:]) for row in rows] if config.text_steps else []
     total_steps = config.text_steps + config.steps
-    model.train()
+    # Not in train mode: dropout would draw from the global random state.
+    model.eval()
     for step in range(total_steps):
         source = whole if step < config.text_steps else rows
         chosen = [source[i] for i in _batch(len(rows), config, step)]
@@ -256,18 +275,21 @@ def supervised(
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         norm = gradient_norm(model.parameters())
-        if norm > 1.0:
-            for parameter in model.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(1.0 / norm)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(config.lr, config.warmup_steps, total_steps, step)
-        optimizer.step()
+        if math.isfinite(norm):
+            if norm > 1.0:
+                for parameter in model.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(1.0 / norm)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(config.lr, config.warmup_steps, total_steps, step)
+            optimizer.step()
+        else:
+            nonfinite += 1
         losses.append(total)
         if progress is not None:
             progress(step, losses[-1])
-    model.eval()
-    return losses
+    optimizer.zero_grad(set_to_none=True)
+    return Outcome(tuple(losses), nonfinite)
 
 
 def _batch(n: int, config: WarmstartConfig, step: int) -> list[int]:

@@ -7,20 +7,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.fakes import make_turn
 from tests.trainer import small
 from tests.trainer.methods import toy_analysers
-from trainer import rng
+from trainer import rng, warmstart
 from trainer import skill_sft as module
 from trainer.auxiliary.hindsight_sft import split_pairs
 from trainer.config import ConfigError
 from trainer.data import Turn, write_turns
 from trainer.methods.protocol import PassLimits
+from trainer.methods.skills.contexts import RepeatedTurn
 from trainer.models.tiny import load_policy, save_policy
-from trainer.skill_sft import Collected, SftSettings, collect_pairs, pair_segment, skill_sft
+from trainer.skill_sft import (
+    Collected,
+    SftSettings,
+    collect_pairs,
+    joined,
+    pair_segment,
+    skill_sft,
+)
 from trainer.text_model import ExternalTextModel
 from trainer.update import score_segments
 
@@ -121,6 +130,15 @@ def test_too_little_to_train_on_is_refused() -> None:
     for name in ("epochs", "batch", "lr", "max_tokens"):
         with pytest.raises(ConfigError, match=f"{name}=0 must be positive"):
             skill_sft(model, student, _collected(count=4), replace(FAST, **{name: 0}))
+    with pytest.raises(ConfigError, match="lr=nan must be positive"):
+        replace(FAST, lr=float("nan")).check()
+    with pytest.raises(ConfigError, match="warmup_steps=-1 must be at least 0"):
+        replace(FAST, warmup_steps=-1).check()
+    for share in (0.0, 1.0, 1.5, float("nan")):
+        with pytest.raises(
+            ConfigError, match=f"train_share={share} must lie between 0 and 1, both"
+        ):
+            replace(FAST, train_share=share).check()
 
 
 def test_defaults_are_the_published_ones() -> None:
@@ -153,3 +171,59 @@ def test_the_command_trains_a_saved_policy(tmp_path: Path, analyser: str, capsys
     assert "held_out: 2" in capsys.readouterr().out
     before, after = (load_policy(tmp_path / name)[0] for name in ("policy", "out"))
     assert not small.same(small.weights(before), small.weights(after))
+
+
+def test_settings_are_looked_at_before_anything_is_analysed(tmp_path: Path) -> None:
+    args = module.Args(tmp_path, (tmp_path / "a",), tmp_path, sft=SftSettings(train_share=1.0))
+    with pytest.raises(ConfigError, match=r"train_share=1\.0"):
+        module.run(args)
+
+
+def test_equal_ids_in_two_files_are_different_trajectories(tmp_path: Path) -> None:
+    save_policy(tmp_path / "policy", small.model(), small.tokenizer())
+    first = _turns(6)
+    second = [replace(t, goal=f"{t.goal} again", success=not t.success) for t in first]
+    for place, part in (("a", first), ("b", second)):
+        write_turns(tmp_path / f"{place}.parquet", part)
+    with pytest.raises(RepeatedTurn):  # as one list they cannot be told apart
+        collect_pairs([*first, *second], ExternalTextModel(toy_analysers.outcome()))
+    report = module.run(
+        module.Args(
+            policy=tmp_path / "policy",
+            turns=(tmp_path / "a.parquet", tmp_path / "b.parquet"),
+            out=tmp_path / "out",
+            analyser=f"{PLACE}:outcome",
+            sft=replace(FAST, epochs=1, train_share=0.5),
+        )
+    )
+    assert (report["trajectories"], report["train"], report["held_out"]) == (12, 6, 6)
+
+
+def test_draws_are_keyed_by_the_file_too() -> None:
+    class Drawing:
+        def __init__(self) -> None:
+            self.draws: list[float] = []
+
+        def answers(self, chats: Any, streams: list[np.random.Generator]) -> list[str | None]:
+            self.draws += [float(stream.random()) for stream in streams]
+            return [None for _ in chats]
+
+    model = Drawing()
+    parts = [collect_pairs(_turns(2), model, file=file) for file in (0, 1, 0)]
+    assert model.draws[:2] == model.draws[4:]
+    assert len(set(model.draws)) == 4
+    assert joined(parts) == Collected((), (), 6)
+    ab, c = _collected(count=2), _collected("failures_only", count=4)
+    assert joined([ab, c]) == Collected(
+        (*ab.pairs, *c.pairs), ("task 0", "task 0", "task 0", "task 1"), 6
+    )
+
+
+def test_refused_steps_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmstart, "gradient_norm", lambda parameters: float("nan"))
+    report = skill_sft(small.model(), small.student(), _collected(), replace(FAST, epochs=1))
+    assert report["nonfinite_steps"] == report["steps"] == 3
+    assert report["train_nll_after"] == report["train_nll_before"]
+    monkeypatch.undo()
+    report = skill_sft(small.model(), small.student(), _collected(), replace(FAST, epochs=1))
+    assert report["nonfinite_steps"] == 0

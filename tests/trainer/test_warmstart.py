@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from tests.trainer import small
+from trainer import warmstart
 from trainer.config import ConfigError, WarmstartConfig
 from trainer.warmstart import demonstrate, segments, supervised, warm_policy
 from trainer.worlds import make_env, split_tasks
@@ -80,8 +82,10 @@ def test_training_is_deterministic_and_learns() -> None:
     rows = segments(_demonstrations(repeat=1), small.student())
     config = WarmstartConfig(steps=30, batch=8, lr=1e-2, warmup_steps=3)
     left, right = small.model(std=0.02), small.model(std=0.02)
-    losses = supervised(left, rows, config, pad_id=0)
-    assert supervised(right, rows, config, pad_id=0) == losses
+    outcome = supervised(left, rows, config, pad_id=0)
+    assert supervised(right, rows, config, pad_id=0) == outcome
+    losses = outcome.losses
+    assert (len(losses), outcome.nonfinite_steps) == (30, 0)
     assert small.same(small.weights(left), small.weights(right))
     assert losses[0] == pytest.approx(math.log(len(small.tokenizer())), rel=0.1)
     assert losses[-1] < 0.5 * losses[0]
@@ -115,3 +119,47 @@ def test_report_and_policy_of_a_warm_start() -> None:
 def test_no_row_within_the_limit_is_an_error() -> None:
     with pytest.raises(ValueError, match="max_prompt_tokens"):
         warm_policy(small.small_config(prompt__max_prompt_tokens=3), small.games())
+
+
+def test_a_gradient_that_is_not_finite_is_refused_and_counted() -> None:
+    rows = segments(_demonstrations(repeat=1), small.student())
+    config = WarmstartConfig(steps=4, batch=8, lr=1e-2, warmup_steps=0)
+    model = small.model(std=0.02)
+    seen: list[dict[str, torch.Tensor]] = []
+    # The second step's gradient of one parameter; each step has several micro-batches.
+    model.model.norm.weight.register_hook(lambda grad: grad * math.inf if len(seen) == 1 else grad)
+    outcome = supervised(
+        model, rows, config, pad_id=0, progress=lambda step, loss: seen.append(small.weights(model))
+    )
+    assert (len(outcome.losses), outcome.nonfinite_steps) == (4, 1)
+    assert small.same(seen[0], seen[1])
+    assert not small.same(seen[1], seen[2])
+    assert all(torch.isfinite(value).all() for value in small.weights(model).values())
+
+
+def test_a_warm_start_that_came_to_nothing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, good = warm_policy(small.small_config(), small.games())
+    assert good["nonfinite_steps"] == 0
+    nan = torch.tensor(math.nan, requires_grad=True)
+    monkeypatch.setattr(warmstart, "aggregate", lambda logp, *rest: logp.sum() * nan)
+    model, _, report = warm_policy(small.small_config(), small.games())
+    assert (report["steps"], report["nonfinite_steps"]) == (4, 4)
+    assert (report["first_loss"], report["last_loss"]) == (None, None)
+    json.dumps(report, allow_nan=False)
+    cold, _, _ = warm_policy(small.small_config(warmstart__steps=0), small.games())
+    assert small.same(small.weights(model), small.weights(cold))
+
+
+def test_dropout_neither_changes_what_is_learnt_nor_draws_from_global_state() -> None:
+    rows = segments(_demonstrations(repeat=1), small.student())
+    config = WarmstartConfig(steps=3, batch=8, lr=1e-2, warmup_steps=0)
+    plain, dropping = small.model(std=0.02), small.model(std=0.02)
+    for layer in dropping.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    dropping.train()
+    state = torch.get_rng_state()
+    outcome = supervised(dropping, rows, config, pad_id=0)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert outcome == supervised(plain, rows, config, pad_id=0)
+    assert small.same(small.weights(plain), small.weights(dropping))
+    assert not dropping.training

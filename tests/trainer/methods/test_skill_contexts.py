@@ -26,6 +26,7 @@ from trainer.methods.privileged import prompt_view
 from trainer.methods.skills.contexts import (
     Analyses,
     Attempt,
+    RepeatedTurn,
     analyse_all,
     attempts_of,
     library_of,
@@ -320,3 +321,13 @@ def test_groups_without_a_skill_keep_the_students_prompt() -> None:
         lines = "- take the mug from the shelf\n- switch on the desklamp\n"
         assert (f"{EPISODE_TITLE}\n{lines}" in text) == prompt.on
         assert prompt.on or prompt.ids == turn.prompt_ids
+
+
+def test_a_turn_that_is_there_twice_is_refused() -> None:
+    turns = [*_two(), make_turn(tid="a", t=1)]
+    with pytest.raises(
+        RepeatedTurn, match=r"Turn 1 of trajectory 'a' in group 'g0' .* rows 3 and 4; expected once"
+    ):
+        attempts_of(turns)
+    assert issubclass(RepeatedTurn, ValueError)
+    attempts_of([*_two(), make_turn(uid="g1", tid="a", t=1), make_turn(tid="a", t=3)])

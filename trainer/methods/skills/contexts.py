@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from agent_envs.errors import DataError
 from trainer.auxiliary.analyser import Episode, EpisodeStep, analyser_prompt, reply_error
 from trainer.auxiliary.skill_retrieval import (
     ArmStats,
@@ -49,6 +50,7 @@ __all__ = [
     "Analyses",
     "Attempt",
     "Level",
+    "RepeatedTurn",
     "analyse_all",
     "attempts_of",
     "library_of",
@@ -60,6 +62,10 @@ __all__ = [
 
 
 Level = Literal["priority", "episode", "step"]
+
+
+class RepeatedTurn(DataError, ValueError):
+    """One turn of a trajectory is there twice: trajectories of different runs, or a copy."""
 
 
 class Attempt(NamedTuple):
@@ -98,9 +104,24 @@ class Analyses:
 
 
 def attempts_of(turns: Sequence[Turn]) -> list[Attempt]:
-    """The trajectories in recorded turns, in the order of their first turns."""
+    """The trajectories in recorded turns, in the order of their first turns.
+
+    Args:
+        turns: of one iteration of one run: ids are unique there, and nowhere else.
+
+    Raises:
+        RepeatedTurn: two turns of one trajectory have the same time.
+    """
     rows: dict[tuple[str, str], list[int]] = {}
+    seen: dict[tuple[str, str, int], int] = {}
     for m, turn in enumerate(turns):
+        first = seen.setdefault((turn.uid, turn.tid, turn.t), m)
+        if first != m:
+            raise RepeatedTurn(
+                f"Turn {turn.t} of trajectory {turn.tid!r} in group {turn.uid!r} is there twice, "
+                f"in rows {first} and {m}; expected once. Ids are unique within one iteration of "
+                "one run: give the turns of each by themselves."
+            )
         rows.setdefault((turn.uid, turn.tid), []).append(m)
     found = []
     for (uid, tid), places in rows.items():
