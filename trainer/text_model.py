@@ -8,11 +8,14 @@ messages to text. Prompts of rollouts are not made here (see `trainer.rollout.St
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from oracles.base import Message
+from trainer import rng
 from trainer.config_sections import ConfigError
 from trainer.generation.base import GenerationRequest, Sampler
 from trainer.rollout import Student
@@ -23,6 +26,7 @@ __all__ = [
     "ExternalTextModel",
     "PolicyTextModel",
     "TextModel",
+    "as_function",
     "encode_chat",
     "load_text_model",
 ]
@@ -144,6 +148,26 @@ def load_text_model(name: str, place: str) -> ExternalTextModel:
             "messages to text."
         )
     return ExternalTextModel(made)
+
+
+def as_function(model: TextModel, seed: int, purpose: str) -> Callable[[list[Message]], str]:
+    """A text model as oracles take it (`oracles.base.TextModel`): one chat in, one text out.
+
+    An answer draws from a stream of the chat itself, so it does not depend on what was asked
+    before, and the same chat gets the same answer as long as the model is the same. A chat that is
+    too long gets an empty text: an unusable reply, as an oracle says with the status TIMEOUT.
+
+    Args:
+        purpose: names the streams; see `trainer.rng`.
+    """
+
+    def answer(messages: list[Message]) -> str:
+        chat: Chat = [{"role": m["role"], "content": m["content"]} for m in messages]
+        key = json.dumps([[m["role"], m["content"]] for m in chat])
+        (text,) = model.answers([chat], [rng.stream(seed, task=key, purpose=purpose)])
+        return text or ""
+
+    return answer
 
 
 def encode_chat(tokenizer: Any, chat: Chat) -> list[int]:

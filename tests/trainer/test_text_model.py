@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agent_envs.prompting import get_template
+from oracles.base import PlanStatus
+from oracles.text_model import Seen, TextModelOracle
 from tests.fakes import ByteTokenizer, ScriptedSampler
 from tests.trainer import small
 from trainer import rng
@@ -19,6 +22,7 @@ from trainer.text_model import (
     Chat,
     ExternalTextModel,
     PolicyTextModel,
+    as_function,
     encode_chat,
     load_text_model,
 )
@@ -138,3 +142,59 @@ def test_a_model_by_name() -> None:
             load_text_model(name, "here")
     with pytest.raises(ConfigError, match=r"here=.* made a int; expected a function"):
         load_text_model(f"{place}:not_a_function", "here")
+
+
+# -------------------------------------------------------------------------- for oracles
+
+
+def _oracle(model: Any, retries: int = 1) -> TextModelOracle:
+    def sees(view: Any, history: Any, observation: str) -> Seen:
+        return Seen("put a mug on a shelf", ("inventory", "look"))
+
+    function = as_function(model, 3, "oracle")
+    return TextModelOracle(
+        function, get_template("compact"), sees=sees, privileged=False, retries=retries
+    )
+
+
+def test_the_policy_answers_an_oracle() -> None:
+    replies = iter(["go on", "<think>where am I</think><action>look</action>"])
+    model, sampler = _model(lambda prompt: next(replies))
+    decision, _ = _oracle(model).act((), None, "You are in a room.")
+    assert (decision.status, decision.action, decision.thought) == (
+        PlanStatus.FOUND, "look", "where am I",
+    )  # fmt: skip
+    (first,), (second,) = sampler.calls
+    shown = [small.tokenizer().decode(list(r.prompt_ids)) for r in (first, second)]
+    assert "You are in a room." in shown[0]
+    assert "That reply cannot be used" not in shown[0]
+    assert "That reply cannot be used" in shown[1]
+
+
+def test_an_oracles_chat_that_is_too_long_is_an_unusable_reply() -> None:
+    model, sampler = _model(lambda prompt: "never", max_prompt_tokens=5)
+    assert as_function(model, 0, "oracle")([{"role": "user", "content": "much too long"}]) == ""
+    decision, _ = _oracle(model).act((), None, "You are in a room.")
+    assert (decision.status, decision.action) == (PlanStatus.TIMEOUT, None)
+    assert sampler.calls == []
+
+
+def test_answers_to_an_oracle_depend_on_seed_purpose_and_chat_alone() -> None:
+    class Draws:
+        def answers(self, chats: Sequence[Chat], streams: Sequence[Any]) -> list[str | None]:
+            return [str(stream.integers(1 << 40)) for stream in streams]
+
+    def ask(function: Any, text: str, role: str = "user") -> str:
+        return str(function([{"role": role, "content": text}]))
+
+    function = as_function(Draws(), 0, "oracle")
+    first = ask(function, "a")
+    others = [
+        ask(function, "b"),
+        ask(function, "a", "system"),
+        ask(as_function(Draws(), 1, "oracle"), "a"),
+        ask(as_function(Draws(), 0, "judge"), "a"),
+    ]
+    assert len({first, *others}) == 5
+    assert ask(function, "a") == first
+    assert ask(as_function(Draws(), 0, "oracle"), "a") == first
