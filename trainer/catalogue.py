@@ -10,10 +10,12 @@ pass costs nothing here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
-__all__ = ["CATALOGUE", "Entry", "Need", "chosen"]
+__all__ = ["CATALOGUE", "NOT_TRAINABLE", "Entry", "Need", "chosen", "where_to_say"]
 
 Need = Literal["groups", "critic", "snapshots", "oracle", "teacher", "analyser", "logits"]
 """What a method cannot do without, as it is set by default:
@@ -75,6 +77,24 @@ def chosen(words: str | None) -> list[Entry]:
     return [entry for entry in CATALOGUE if all(word in _text(entry) for word in wanted)]
 
 
+def where_to_say(name: str) -> str | None:
+    """How a config chooses the objective `name`, or why none can; None: there is no such objective.
+
+    >>> where_to_say("gigpo")
+    "'gigpo' is a base objective: --objective.name gigpo."
+    >>> where_to_say("seed")
+    "'seed' is an auxiliary objective: --auxiliary.seed '{}', or one of its fields."
+    """
+    if name in NOT_TRAINABLE:
+        return f"{name!r} cannot be trained: {NOT_TRAINABLE[name]} (docs/objectives/{name}.md)."
+    kinds = {entry.name: entry.kind for entry in CATALOGUE}
+    if name not in kinds:
+        return None
+    if kinds[name] == "base":
+        return f"{name!r} is a base objective: --objective.name {name}."
+    return f"{name!r} is an auxiliary objective: --auxiliary.{name} '{{}}', or one of its fields."
+
+
 def _text(entry: Entry) -> str:
     parts = (entry.name, entry.kind, entry.title, entry.source, entry.arxiv or "", *entry.needs)
     return " ".join(parts).lower()
@@ -112,6 +132,14 @@ def _auxiliary(
         name, "auxiliary", title, source, arxiv, needs, *passes, place, page or name, extra
     )
 
+
+NOT_TRAINABLE: Mapping[str, str] = MappingProxyType(
+    {
+        "spo3": "3SPO is a set of functions here, since its search of states is not in a run",
+        "gepo": "of GEPO only the centrality of states is here, since its equations are not known",
+    }
+)
+"""Why objectives with a page are no `objective.name`, by the page's name."""
 
 _TOLD = "turns with a context"
 
@@ -205,8 +233,8 @@ CATALOGUE: tuple[Entry, ...] = (
         rows="turns, or those of the data",
     ),
     _auxiliary(
-        "opsd", "OPSD: a divergence to the policy that knows more", "aux specification, section 5",
-        None, "groups", "teacher", "logits", forward=1, backward=1, rows=_TOLD,
+        "opsd", "OPSD: a divergence to the policy that knows more", "Zhao et al. 2026",
+        "2601.18734", "groups", "teacher", "logits", forward=1, backward=1, rows=_TOLD,
     ),
     _auxiliary(
         "opsd_legacy", "OPSD as in published tables: NLL of own samples", "public code, SDAR",

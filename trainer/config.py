@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from trainer.catalogue import where_to_say
 from trainer.composition import conflicts
 from trainer.config_auxiliary import AuxiliaryConfig, FormatOnlyConfig, SeroConfig
 from trainer.config_objective import (
@@ -189,7 +190,8 @@ def config_hash(config: Config) -> str:
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
     """`["--optim.lr", "1e-4", "--run.seed=3"]` -> `{"optim.lr": "1e-4", "run.seed": "3"}`.
 
-    Values stay text; `load_config` converts them to the type of their field.
+    Values stay text; `load_config` converts them to the type of their field, and `{...}` in the
+    place of a section to a mapping.
     """
     result: dict[str, Any] = {}
     items = list(arguments)
@@ -199,8 +201,8 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"Expected --section.key VALUE, found {item!r}.")
         key, separator, value = item[2:].partition("=")
         if not separator:
-            if not items:
-                raise ConfigError(f"--{key} needs a value: --{key} VALUE.")
+            if not items or (items[0].startswith("--") and _section(key) is not None):
+                raise ConfigError(f"--{key} needs a value: {_way_to_set(key)}.")
             value = items.pop(0)
         result[key.replace("-", "_")] = value
     return result
@@ -224,6 +226,41 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     return data
 
 
+def _section(dotted: str) -> type[Any] | None:
+    """The class of the section with this name; None: there is no such section."""
+    cls: type[Any] = Config
+    for name in dotted.replace("-", "_").split("."):
+        hint = typing.get_type_hints(cls).get(name)
+        members = [hint, *get_args(hint)]
+        found = [m for m in members if isinstance(m, type) and dataclasses.is_dataclass(m)]
+        if not found:
+            return None
+        cls = found[0]
+    return cls
+
+
+def _way_to_set(dotted: str) -> str:
+    """How the command line sets a field, or a section."""
+    section = _section(dotted)
+    if section is None:
+        return f"--{dotted} VALUE"
+    names = [field.name for field in dataclasses.fields(section)]
+    name = next((name for name in ("weight", "name") if name in names), names[0])
+    return f"--{dotted}.{name} VALUE sets a field, --{dotted} '{{}}' leaves all at their defaults"
+
+
+def _literal(value: Any, dotted: str) -> Any:
+    """`{...}` on the command line, in the place of a section, as a mapping."""
+    if not isinstance(value, str) or not value.startswith("{") or _section(dotted) is None:
+        return value
+    import yaml
+
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{dotted}={value!r} is not valid YAML: {error}") from error
+
+
 def _merge(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     merged = {k: _merge(v, {}) if isinstance(v, Mapping) else v for k, v in data.items()}
     for dotted, value in overrides.items():
@@ -234,23 +271,38 @@ def _merge(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, A
             if not isinstance(child, dict):
                 raise ConfigError(f"{dotted}: {parent!r} is a value, not a section.")
             node = child
-        node[leaf] = value
+        node[leaf] = _literal(value, dotted)
     return merged
 
 
 def _build(cls: type[T], data: Any, path: str) -> T:
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{path or 'The config'} must be a mapping, found {data!r}.")
+        message = f"{path or 'The config'} must be a mapping, found {data!r}."
+        raise ConfigError(f"{message} {_instead(path, data)}" if path else message)
     hints = typing.get_type_hints(cls)
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for key, value in data.items():
         dotted = f"{path}.{key}" if path else str(key)
         if key not in names:
-            near = difflib.get_close_matches(str(key), names, n=1, cutoff=0.0)
-            raise ConfigError(f"Unknown key {dotted!r}. Did you mean {_join(path, near[0])!r}?")
+            raise ConfigError(f"Unknown key {dotted!r}. {_nearest(path, str(key), names)}")
         values[key] = _coerce(value, hints[key], dotted)
     return cls(**values)
+
+
+def _instead(path: str, value: Any) -> str:
+    """What to write for a section that was given as one value."""
+    if path in ("objective", "auxiliary") and (hint := where_to_say(str(value))):
+        return hint
+    return f"{_way_to_set(path)}."
+
+
+def _nearest(path: str, key: str, names: Sequence[str]) -> str:
+    """What an unknown key may have meant, else what there is."""
+    if path in ("", "objective", "auxiliary") and (hint := where_to_say(key)):
+        return hint
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
+    return f"Did you mean {_join(path, near[0])!r}?" if near else f"Known: {', '.join(names)}."
 
 
 def _join(path: str, name: str) -> str:
@@ -273,7 +325,9 @@ def _coerce(value: Any, hint: Any, path: str) -> Any:
     if origin is Literal:
         if value in get_args(hint):
             return value
-        raise ConfigError(f"{path}={value!r} must be one of {', '.join(map(str, get_args(hint)))}.")
+        told = where_to_say(value) if path == "objective.name" and isinstance(value, str) else None
+        known = f"{path}={value!r} must be one of {', '.join(map(str, get_args(hint)))}."
+        raise ConfigError(f"{told} {known}" if told else known)
     if origin is tuple:
         if isinstance(value, str):
             # From the command line: a,b or, as in a file, [a, b].

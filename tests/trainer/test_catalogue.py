@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from tests.support import ROOT
-from trainer.catalogue import CATALOGUE, Need, chosen
+from trainer.catalogue import CATALOGUE, NOT_TRAINABLE, Need, chosen, where_to_say
 from trainer.config import AuxiliaryConfig, ObjectiveConfig
 from trainer.config_objective import CRITIC
 from trainer.methods.registry import METHODS
@@ -70,3 +70,22 @@ def test_words_choose() -> None:
     ]  # fmt: skip
     assert chosen("critic snapshots") == []
     assert chosen("gepo") == []
+
+
+def test_what_cannot_be_trained_says_so_and_has_its_page() -> None:
+    assert set(NOT_TRAINABLE) == {"spo3", "gepo"}
+    for name in NOT_TRAINABLE:
+        told = where_to_say(name)
+        assert told is not None
+        assert f"{name!r} cannot be trained" in told
+        assert f"(docs/objectives/{name}.md)" in told
+        assert (ROOT / "docs" / "objectives" / f"{name}.md").is_file()
+    assert where_to_say("telepathy") is None
+
+
+def test_sources_are_such_that_others_can_look_them_up() -> None:
+    pages = [ROOT / "docs" / "objectives.md", *(ROOT / "docs" / "objectives").glob("*.md")]
+    texts = {page.name: page.read_text(encoding="utf-8") for page in pages}
+    texts |= {entry.name: f"{entry.title} {entry.source}" for entry in CATALOGUE}
+    ours = re.compile(r"\b(specs?|specifications?)\b", re.IGNORECASE)
+    assert [name for name, text in texts.items() if ours.search(text)] == []

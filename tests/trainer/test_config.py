@@ -8,6 +8,7 @@ import yaml
 from trainer.config import (
     Config,
     ConfigError,
+    SeroConfig,
     config_hash,
     from_dict,
     load_config,
@@ -124,3 +125,54 @@ def test_o26_rounded_samplers_need_recomputed_logprobs() -> None:
         Config().replace(**{"run.dtype": "bfloat16"})
     config = Config().replace(**{"run.dtype": "bfloat16", "optim.old_logprobs": "recompute"})
     assert config.run.dtype == "bfloat16"
+
+
+def _given(*words: str) -> Config:
+    return load_config({"auxiliary": {"sero": {"weight": 0.5}}}, parse_overrides(words))
+
+
+def test_a_section_is_switched_on_by_braces_and_off_by_null() -> None:
+    config = _given("--auxiliary.sft", "{}", "--auxiliary.sero", "null")
+    assert [name for name, _ in config.auxiliary.active()] == ["sft"]
+    assert config.auxiliary.sft == type(config.auxiliary.sft)()
+
+    config = _given("--auxiliary.sft={weight: 1e-2}", "--auxiliary.sft.oracle_budget_s", "3")
+    assert config.auxiliary.sft is not None
+    assert (config.auxiliary.sft.weight, config.auxiliary.sft.oracle_budget_s) == (0.01, 3.0)
+
+    # Braces put a whole section in the place of the file's, with the published settings of a base.
+    assert _given("--auxiliary.sero", "{}").auxiliary.sero == SeroConfig()
+    assert _given("--objective", "{name: dapo}").objective.clip_high == 0.28
+    # A text that is no section stays a text.
+    assert _given("--env.data", "{}").env.data == "{}"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--auxiliary.seed"], r"--auxiliary\.seed\.weight VALUE sets a field.*'\{\}'"),
+        (["--auxiliary.seed", "--run.seed", "1"], r"--auxiliary\.seed needs a value.*'\{\}'"),
+        (["--optim"], r"--optim needs a value: --optim\.\w+ VALUE"),
+        (["--optim.lr"], r"--optim\.lr needs a value: --optim\.lr VALUE\."),
+        (["--auxiliary.seed", "{weight"], r"auxiliary\.seed='\{weight' is not valid YAML"),
+        (["--auxiliary.seed", "0.1"], r"seed must be a mapping, found '0\.1'.*seed\.weight VALUE"),
+        (["--objective", "gigpo"], r"found 'gigpo'\. .*--objective\.name gigpo"),
+        (["--auxiliary", "seed"], r"found 'seed'\. .*--auxiliary\.seed '\{\}'"),
+        (["--objective", "spo3"], r"'spo3' cannot be trained.*docs/objectives/spo3\.md"),
+        (["--objective.name", "gepo"], r"'gepo' cannot be trained.*objectives/gepo\.md.*grpo"),
+        (["--objective.name", "seed"], r"'seed' is an auxiliary objective: --auxiliary\.seed"),
+        (["--objective.name", "gipgo"], r"^objective\.name='gipgo' must be one of none, grpo"),
+        (["--auxiliary.gigpo.weight", "1"], r"'auxiliary\.gigpo'.*--objective\.name gigpo"),
+        (["--objective.luffy.weight", "1"], r"'objective\.luffy'.*--auxiliary\.luffy"),
+        (["--sero.weight", "1"], r"'sero'\. 'sero' is an auxiliary objective"),
+    ],
+)
+def test_who_names_an_objective_wrongly_is_told_how(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _given(*words)
+
+
+def test_an_unknown_key_like_no_other_gets_the_list_and_no_guess() -> None:
+    with pytest.raises(ConfigError, match=r"'run\.qqq'\. Known: .*seed.*iterations") as caught:
+        from_dict({"run": {"qqq": 1}})
+    assert "Did you mean" not in str(caught.value)
