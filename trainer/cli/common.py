@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,22 @@ def mean_score(result: Mapping[str, Any]) -> str:
     """
     score = result.get("score")
     return "" if score in (None, result["success"]) else f", mean score {score:.3f}"
+
+
+@contextmanager
+def interrupted(tell: Callable[[], str]) -> Iterator[None]:
+    """On Ctrl-C, says on one line what `tell` returns before the command ends."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\nsero: stopped. {printable(tell())}", file=sys.stderr, flush=True)
+        raise
+
+
+def checkpoints_in(run: Path) -> list[int]:
+    """Iterations of the checkpoints in a run folder, the earliest first."""
+    folders = (run / "checkpoints").glob("*")
+    return sorted(int(path.name) for path in folders if path.name.isdecimal())
 
 
 def printable(text: str) -> str:

@@ -29,7 +29,7 @@ from rich.text import Text
 
 from agent_envs.errors import SeroError
 from trainer.cli import progress
-from trainer.cli.common import emit, printable, unset
+from trainer.cli.common import checkpoints_in, emit, interrupted, printable, unset
 from trainer.demo import COMPARISON, QUICK, Arm, DemoRecipe, on_real_games, real_data
 
 
@@ -88,17 +88,23 @@ def _is_ours(out: Path) -> bool:
 
 def _demonstrate(args: Args, out: Path, console: Console) -> int:
     from trainer.demo_runs import run_arm
-    from trainer.report import read_run, write_report
+    from trainer.report import counted, read_run, write_report
 
     begin = time.monotonic()
     recipe = args.recipe
     show_branch(recipe.config(Arm.SERO, args.seed).env, console)
     console.print(
         f"\nTraining a policy of about {_millions(recipe)} million parameters: "
-        f"{recipe.demonstrations} planner demonstrations, then {recipe.iterations} iterations of "
-        f"GRPO with SERO. Files: {out}"
+        f"{recipe.demonstrations} planner demonstrations, then "
+        f"{counted(recipe.iterations, 'iteration')} of GRPO with SERO. Files: {out}"
     )
-    with progress.training(recipe.text_steps + recipe.warm_steps, recipe.iterations) as hooks:
+    warm_steps = recipe.text_steps + recipe.warm_steps if recipe.demonstrations else 0
+    if checkpoints_in(out):
+        warm_steps = 0  # it goes on from there
+    with (
+        interrupted(lambda: _what_is_kept(out)),
+        progress.training(warm_steps, recipe.iterations) as hooks,
+    ):
         run_arm(recipe, Arm.SERO, args.seed, out, **hooks.as_arguments())
     minutes = (time.monotonic() - begin) / 60
     report = read_run(
@@ -107,8 +113,8 @@ def _demonstrate(args: Args, out: Path, console: Console) -> int:
         lead=(
             f"A policy of about {_millions(recipe)} million parameters was cloned from "
             f"{recipe.demonstrations} planner demonstrations, then trained for "
-            f"{recipe.iterations} iterations with GRPO and SERO. Below: how often it solves tasks "
-            "that it has never seen, before and after."
+            f"{counted(recipe.iterations, 'iteration')} with GRPO and SERO. Below: "
+            "how often it solves tasks that it has never seen, before and after."
         ),
         facts=(
             ("games", real_data() or "generated households"),
@@ -129,6 +135,8 @@ def _demonstrate(args: Args, out: Path, console: Console) -> int:
         share = f"{e.successes / e.tasks:.1%}" if e.tasks else "-"
         table.add_row(e.split, e.label, str(e.successes), str(e.tasks), share)
     console.print(table)
+    for line in report.idle:
+        console.print(line, soft_wrap=True)
     console.print(f"{minutes:.1f} minutes. Open {path} in a browser.", soft_wrap=True)
     figures: dict[str, Any] = {"run": str(out), "report": str(path), "minutes": minutes}
     for e in report.evaluations:
@@ -144,16 +152,14 @@ def _compare(args: Args, out: Path, console: Console) -> int:
     recipe = replace(args.recipe, threads=1)
     seeds = list(range(args.seeds))
     arms = [arm for arm in Arm if arm is not Arm.WARM]
-    with progress.bars() as shown:
-        bars = {
-            (seed, arm): shown.add_task(f"seed {seed} {arm}", total=recipe.iterations, note="")
-            for seed in seeds
-            for arm in arms
-        }
+    names = {(seed, arm): f"seed {seed} {arm}" for seed in seeds for arm in arms}
+    with (
+        interrupted(lambda: f"{out} keeps what is done; the same command goes on."),
+        progress.several(names.values(), recipe.iterations) as show,
+    ):
 
         def update(done: Mapping[tuple[int, Arm], int]) -> None:
-            for key, bar in bars.items():
-                shown.update(bar, completed=done[key])
+            show({name: done[key] for key, name in names.items()})
 
         result = compare(recipe, seeds, out, args.workers, update)
     table = Table(title=f"success on {recipe.held_out} held-out tasks, {len(seeds)} seeds")
@@ -176,6 +182,16 @@ def _compare(args: Args, out: Path, console: Console) -> int:
     console.print(f"wrote {out / 'comparison.json'}", soft_wrap=True)
     emit(result, args.json)
     return 0
+
+
+def _what_is_kept(out: Path) -> str:
+    found = checkpoints_in(out)
+    if not found:
+        return "There is no checkpoint yet; the same command begins again."
+    return (
+        f"{out} holds the checkpoint after iteration {found[-1]}; the same command, without "
+        "--fresh, goes on from there."
+    )
 
 
 def show_branch(env_config: Any, console: Console) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent_envs.errors import SeroError
+
+EVERY_S = 30.0
+"""Most seconds between two lines of a log while something is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +44,16 @@ def bars() -> Progress:
 
 @contextmanager
 def training(warm_steps: int, iterations: int) -> Iterator[Hooks]:
-    """Shows the warm start (if it has steps) and the iterations of one run."""
-    with bars() as progress:
+    """Shows the warm start (if it has steps) and the iterations of one run.
+
+    Bars in a terminal. Elsewhere lines, so that a log shows that the run is alive: one an
+    iteration, and at most one every `EVERY_S` seconds of the warm start.
+    """
+    progress = bars()
+    if not progress.console.is_terminal:
+        yield _lines(warm_steps, iterations, progress.console)
+        return
+    with progress:
         warm = progress.add_task("warm start", total=warm_steps, note="", visible=warm_steps > 0)
         warming = warm_steps > 0  # until then the clock of the iterations stands
         main = progress.add_task(
@@ -53,9 +66,7 @@ def training(warm_steps: int, iterations: int) -> Iterator[Hooks]:
                 progress.reset(main, visible=True)
 
         def on_iteration(metrics: Mapping[str, Any]) -> None:
-            success = metrics.get("success_rate")
-            note = "" if success is None else f"won {success:.0%} of the rollouts"
-            progress.update(main, completed=metrics["iteration"] + 1, note=note)
+            progress.update(main, completed=metrics["iteration"] + 1, note=_note(metrics))
 
         try:
             yield Hooks(on_warmstart, on_iteration)
@@ -64,3 +75,64 @@ def training(warm_steps: int, iterations: int) -> Iterator[Hooks]:
             for task in progress.tasks:
                 progress.update(task.id, visible=task.completed > 0)
             raise
+
+
+@contextmanager
+def several(names: Iterable[str], total: int) -> Iterator[Callable[[Mapping[str, int]], None]]:
+    """Shows runs side by side; what it gives is called with the finished iterations by name."""
+    progress = bars()
+    say = _Lines(progress.console)
+    if not progress.console.is_terminal:
+
+        def tell(done: Mapping[str, int]) -> None:
+            parts = ", ".join(f"{name} {done[name]}/{total}" for name in told)
+            say(parts, now=all(done[name] == total for name in told))
+
+        told = list(names)
+        yield tell
+        return
+    with progress:
+        tasks = {name: progress.add_task(name, total=total, note="") for name in names}
+
+        def update(done: Mapping[str, int]) -> None:
+            for name, task in tasks.items():
+                progress.update(task, completed=done[name])
+
+        yield update
+
+
+class _Lines:
+    """Prints lines with the time since the first, at most one every `EVERY_S` seconds."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._begin = time.monotonic()
+        self._last = -EVERY_S
+
+    def __call__(self, text: str, *, now: bool = False) -> None:
+        """Prints, `now` or if the last line is old enough."""
+        seconds = time.monotonic() - self._begin
+        if now or seconds - self._last >= EVERY_S:
+            self._last = seconds
+            clock = timedelta(seconds=int(seconds))
+            self._console.print(f"{clock} {text}", soft_wrap=True)
+            self._console.file.flush()
+
+
+def _lines(warm_steps: int, iterations: int, console: Console) -> Hooks:
+    say = _Lines(console)
+
+    def on_warmstart(step: int, loss: float) -> None:
+        done = step + 1
+        say(f"warm start {done}/{warm_steps}, loss {loss:.3f}", now=done in (1, warm_steps))
+
+    def on_iteration(metrics: Mapping[str, Any]) -> None:
+        parts = (f"iteration {metrics['iteration'] + 1}/{iterations}", _note(metrics))
+        say(", ".join(part for part in parts if part), now=True)
+
+    return Hooks(on_warmstart, on_iteration)
+
+
+def _note(metrics: Mapping[str, Any]) -> str:
+    success = metrics.get("success_rate")
+    return "" if success is None else f"won {success:.0%} of the rollouts"

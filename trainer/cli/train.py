@@ -9,6 +9,7 @@ been no break; `--resume-from N` from an earlier one, and moves what came after 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from trainer.cli.common import emit, mean_score, unset
+from trainer.cli.common import checkpoints_in, emit, interrupted, mean_score, unset
 
 _FIGURES = ("n", "wins", "success", "interval_95", "score")
 
@@ -55,16 +56,19 @@ def run(parsed: tuple[Args, list[str]]) -> int:
     from trainer.cli import progress
     from trainer.config import load_config, parse_overrides
     from trainer.loop import train
-    from trainer.report import read_run, write_report
+    from trainer.report import counted, read_run, write_report
 
     args, rest = parsed
     config = load_config(args.config, parse_overrides(rest))
     out = args.out or Path("runs") / args.config.stem
     warm_steps = config.warmstart.text_steps + config.warmstart.steps
     resumed = args.resume or args.resume_from is not None
-    if config.model.path is not None or resumed:
+    if config.model.path is not None or resumed or not config.warmstart.demonstrations:
         warm_steps = 0
-    with progress.training(warm_steps, config.run.iterations) as hooks:
+    with (
+        interrupted(lambda: _what_is_kept(args.config, out, rest)),
+        progress.training(warm_steps, config.run.iterations) as hooks,
+    ):
         result = train(
             config, out, resume=resumed, resume_from=args.resume_from, **hooks.as_arguments()
         )
@@ -74,8 +78,22 @@ def run(parsed: tuple[Args, list[str]]) -> int:
         figures[split] = {key: evaluation[key] for key in _FIGURES}
     names: list[str] = [config.objective.name] if config.base_active else []
     names += [name for name, _ in config.auxiliary.active()]
-    lead = f"{result.iterations} iterations of {' + '.join(names)} from {args.config}."
+    lead = f"{counted(result.iterations, 'iteration')} of {' + '.join(names)} from {args.config}."
     report = read_run(out, title=out.name, lead=lead)
+    for line in report.idle:
+        print(line)
     print(f"report: {write_report(report, out / 'report.html')}")
     emit(figures, args.json)
     return 0
+
+
+def _what_is_kept(config: Path, out: Path, overrides: Sequence[str]) -> str:
+    """What a run that was broken off has in its folder, and the command that goes on."""
+    words = ["sero", "train", str(config), "--out", str(out)]
+    found = checkpoints_in(out)
+    if found:
+        command = shlex.join([*words, "--resume", *overrides])
+        return f"{out} holds the checkpoint after iteration {found[-1]}. To go on: {command}"
+    if (out / "run.json").exists():
+        return f"There is no checkpoint yet. To begin again, remove {out} or choose another --out."
+    return f"There is no checkpoint yet. To begin again: {shlex.join([*words, *overrides])}"

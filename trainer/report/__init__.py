@@ -8,6 +8,7 @@ from trainer.report.data import (
     Example,
     ReportData,
     Step,
+    counted,
 )
 from trainer.report.page import render, write_report
 from trainer.report.run import read_run
@@ -18,6 +19,7 @@ __all__ = [
     "Example",
     "ReportData",
     "Step",
+    "counted",
     "read_run",
     "render",
     "write_report",

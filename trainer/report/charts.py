@@ -111,7 +111,10 @@ def curves(metrics: Sequence[Mapping[str, Any]], panel: Panel) -> str:
         if panel.share:
             axes.set_ylim(-0.03, 1.03)
             axes.yaxis.set_major_formatter(_percent)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        first, last = (pick(x for _, xs, _ in lines for x in xs) for pick in (min, max))
+        if first == last:  # else the axis spans a fraction of one iteration
+            axes.set_xlim(first - 1, last + 1)
         if len(lines) > 1:
             short = sum(len(label) for label, _, _ in lines) < 34
             figure.legend(

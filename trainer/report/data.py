@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +85,7 @@ class ReportData:
         metrics: one mapping an iteration, as in `metrics.jsonl`.
         example: a trajectory with its branch, if any was recorded.
         provenance: versions, hashes and the resolved config, shown folded.
+        idle: a line for each auxiliary objective that never trained anything.
     """
 
     title: str
@@ -93,6 +95,7 @@ class ReportData:
     metrics: Sequence[Mapping[str, Any]] = ()
     example: Example | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    idle: Sequence[str] = ()
 
 
 def series(metrics: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
@@ -103,6 +106,45 @@ def series(metrics: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float]
         if isinstance(row.get(name), (int, float))
     ]
     return [x for x, _ in pairs], [y for _, y in pairs]
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "iteration"), counted(2, "iteration")
+    ('1 iteration', '2 iterations')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+_EVIDENCE = ("loss", "nll", "added_abs_mean", "u_mean", "act_loss", "gap_mean", "rows")
+"""Figures of an auxiliary objective that are missing or 0 as long as it has nothing to train."""
+
+
+def idle(metrics: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:
+    """A line for each of the auxiliary objectives `names` that trained nothing in any iteration.
+
+    It says which of the objective's own figures were 0 throughout, and why oracles were refused.
+    """
+    lines = []
+    for name in names if metrics else ():
+        evidence = (f"loss/{name}", *(f"{name}/{key}" for key in _EVIDENCE))
+        if any(row.get(key) for row in metrics for key in evidence):
+            continue
+        keys = dict.fromkeys(key for row in metrics for key in row if key.startswith(f"{name}/"))
+        values = {key: [row[key] for row in metrics if row.get(key) is not None] for key in keys}
+        zero = [
+            f"{key} 0"
+            for key, found in values.items()
+            if found and all(isinstance(value, (int, float)) and value == 0 for value in found)
+        ]
+        refused: Counter[str] = Counter()
+        for reasons in values.get(f"{name}/invalid_reasons", ()):
+            refused.update(reasons)
+        why = ", ".join([*zero[:4], *(f"{reason}: {n}" for reason, n in refused.most_common(3))])
+        line = f"{name} trained nothing in {counted(len(metrics), 'iteration')}"
+        lines.append(f"{line}: {why}" if why else line)
+    return lines
 
 
 _NO_PHASE = ("iteration", "tokens_per")

@@ -17,7 +17,7 @@ from trainer.cli.common import printable
 from trainer.metrics import wilson
 from trainer.report import charts
 from trainer.report.charts import Panel
-from trainer.report.data import Evaluation, Example, ReportData, Step, phase_totals
+from trainer.report.data import Evaluation, Example, ReportData, Step, counted, phase_totals
 
 _PANELS = (
     Panel("Episodes won in training", (("success_rate", "share of rollouts"),), share=True),
@@ -211,6 +211,7 @@ def _curves(data: ReportData) -> str:
         "One point an iteration. Rollouts sample at the training temperature, on training tasks: "
         "these shares are not those of the evaluation above.",
         _panels(data, _PANELS),
+        "".join(f'<p class="note"><b>{escape(line)}</b></p>' for line in data.idle),
     )
 
 
@@ -285,7 +286,8 @@ def _phases(data: ReportData) -> str:
         return ""
     return _section(
         "Where the time went",
-        f"{whole:.0f} seconds in {len(data.metrics)} iterations, evaluation and checkpoints apart.",
+        f"{whole:.0f} seconds in {counted(len(data.metrics), 'iteration')}, evaluation and "
+        "checkpoints apart.",
         charts.phase_bar(totals),
         _table(("phase", "seconds", "s an iteration", "share"), rows),
     )

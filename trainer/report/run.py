@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.metrics import read_metrics, wilson
-from trainer.report.data import BranchView, Evaluation, Example, ReportData, Step
+from trainer.report.data import BranchView, Evaluation, Example, ReportData, Step, idle
 from trainer.run_folder import RunFolder, RunFolderError
 
 _MOST_STEPS = 12
@@ -78,7 +78,7 @@ def read_run(
         RunFolderError: not a run, or a file in it cannot be read.
     """
     folder = RunFolder(path)
-    folder.read_config()
+    config = folder.read_config()
     try:
         results = read_evaluations(folder)
         metrics = read_metrics(folder.metrics) if folder.metrics.exists() else []
@@ -103,6 +103,8 @@ def read_run(
             metrics=metrics,
             example=example_of(roots),
             provenance=info,
+            # With weight 0 an objective is there to measure.
+            idle=idle(metrics, [n for n, s in config.auxiliary.active() if s.weight > 0]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(f"A file of the run {path} cannot be read: {error!r}.") from error

@@ -129,12 +129,22 @@ def test_train_writes_a_report_and_resumes(sero: Sero, tmp_path: Path) -> None:
     )
     out = tmp_path / "run"
     words = ["train", config, "--out", out, "--json"]
-    outcome = sero(*words, "--run.iterations", "1")
+    # Nobody reads skills out of four tokens: SEED has nothing to learn, and that is said.
+    more = ["--auxiliary.seed", "{analyser: {max_new_tokens: 4}}"]
+    outcome = sero(*words, *more, "--run.iterations", "1")
     assert outcome.code == 0
     assert outcome.figures["iterations"] == 1
-    assert "<svg" in (out / "report.html").read_text(encoding="utf-8")
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "<svg" in page
+    told = [line for line in outcome.lines if "trained nothing" in line]
+    assert any(line.startswith("seed trained nothing in 1 iteration: ") for line in told)
+    assert all(line in page for line in told)
+    assert "1 iteration of grpo + sero + seed from" in page
+    lines = outcome.errors.splitlines()
+    assert [line.split()[1:3] for line in lines if " iteration " in line] == [["iteration", "1/1,"]]
+    assert any(" warm start 2/2, loss " in line for line in lines)
     assert sero(*words, "--run.iterations", "2").code == 2  # holds a run already
-    resumed = sero(*words, "--resume", "--run.iterations", "2")
+    resumed = sero(*words, *more, "--resume", "--run.iterations", "2")
     assert resumed.code == 0
     lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["iteration"] for line in lines] == [0, 1]

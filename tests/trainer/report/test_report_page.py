@@ -21,8 +21,8 @@ from trainer.report import (
     render,
     write_report,
 )
-from trainer.report.charts import phase_bar, success_by_type
-from trainer.report.data import phase_totals, series
+from trainer.report.charts import Panel, curves, phase_bar, success_by_type
+from trainer.report.data import idle, phase_totals, series
 from trainer.run_folder import RunFolderError
 
 EVIL = "<script>alert('x')</script>\"'&"
@@ -176,3 +176,42 @@ def test_charts_without_data_are_left_out() -> None:
     assert success_by_type([Evaluation("x", "s", {})]) == ""
     assert phase_bar({}) == ""
     assert "<svg" in success_by_type([Evaluation("x", "s", {"a": (0, 0)})])
+
+
+@pytest.mark.parametrize(
+    ("iterations", "ticks"),
+    [([3], ["3", "4", "5"]), ([0, 1], ["1", "2"]), ([0, 1, 2], ["1", "2", "3"])],
+)
+def test_iterations_are_whole_numbers(iterations: list[int], ticks: list[str]) -> None:
+    metrics = [{"iteration": i, "entropy": 0.5} for i in iterations]
+    svg = curves(metrics, Panel("Entropy", (("entropy", "entropy"),)))
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    own = labels[: labels.index("iteration")]
+    assert own == ticks
+
+
+def test_one_iteration_is_singular() -> None:
+    one = {"iteration": 0, "time/update": 2.0}
+    assert "2 seconds in 1 iteration, eval" in render(ReportData("t", "l", metrics=[one]))
+
+
+def test_auxiliary_objectives_that_trained_nothing_are_named() -> None:
+    metrics = [
+        {"loss/sero": None, "seed/skill_valid": 0.0, "seed/loss": None, "seed/skill_calls": 1.0,
+         "loss/sft": 0.7, "dagger/rows": 0, "dagger/invalid_reasons": {"too_long": 2}},
+        {"loss/sero": 0.2, "seed/skill_valid": 0.0, "seed/loss": None, "seed/skill_calls": 1.0,
+         "dagger/rows": 0, "dagger/invalid_reasons": {"too_long": 1, "stuck": 1}},
+    ]  # fmt: skip
+    assert idle(metrics, ["sero", "seed", "sft", "dagger", "opid"]) == [
+        "seed trained nothing in 2 iterations: seed/skill_valid 0",
+        "dagger trained nothing in 2 iterations: dagger/rows 0, too_long: 3, stuck: 1",
+        "opid trained nothing in 2 iterations",
+    ]
+    assert idle(metrics[1:], ["sft"]) == ["sft trained nothing in 1 iteration"]
+    assert idle([], ["sft"]) == []
+    evidence = ("luffy/rows", "opid/added_abs_mean", "opd/gap_mean", "serl/u_mean", "seed/loss")
+    for key in evidence:
+        assert idle([{key: -0.5}], [key.split("/")[0]]) == []
+        assert len(idle([{key: None}], [key.split("/")[0]])) == 1
+    page = render(ReportData("t", "l", metrics=[{"entropy": 1.0}], idle=["<seed> nothing"]))
+    assert "<b>&lt;seed&gt; nothing</b>" in page
