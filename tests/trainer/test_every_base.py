@@ -15,17 +15,14 @@ import torch
 
 from tests.support import full_count
 from tests.trainer import small
-from tests.trainer.test_webshop_training import SHOP
+from tests.trainer.two_worlds import cloned_policy, short_config
 from trainer.base_advantages import base_advantages
-from trainer.config import Config, load_config
 from trainer.config_objective import ObjectiveConfig
 from trainer.data import read_turns, segments_from_turns
 from trainer.environments import ALFWORLD, WEBSHOP
 from trainer.loop import train
-from trainer.models.tiny import load_policy, save_policy
+from trainer.models.tiny import load_policy
 from trainer.run_folder import RunFolder
-from trainer.warmstart import warm_policy
-from trainer.worlds import open_tasks
 
 NAMES = (
     "grpo", "dr_grpo", "dapo", "gspo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gigpo",
@@ -46,41 +43,23 @@ def test_every_objective_of_the_config_is_here() -> None:
     assert set(names) == {"none", *NAMES}
 
 
-def _config(env: str, name: str, **changes: Any) -> Config:
-    less: dict[str, Any] = {
-        "objective.name": name,
-        "objective.critic.lr": 1e-3,
-        "optim.lr": 1e-3,
-        "rollout.rollouts": 4,
-        "env.max_steps": 6,
-        "run.save_turns": True,
-        "eval.tasks": 2,
-        "eval.initial": False,
-    }
-    world = SHOP if env == WEBSHOP else small.BASE
-    both = {k: v for k, v in world.items() if not k.startswith("auxiliary.")}
-    return load_config({}, both | less | changes)
-
-
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A policy for each environment, cloned from demonstrations until it acts half-way well."""
-    found = {}
-    for env in dict.fromkeys(env for env, _ in CHOSEN):
-        steps = {ALFWORLD: 220, WEBSHOP: 150}[env]
-        config = _config(env, "grpo", **{"warmstart.steps": steps, "warmstart.lr": 1e-2})
-        model, tokenizer, _ = warm_policy(config, open_tasks(config.env), None)
-        found[env] = tmp_path_factory.mktemp("policy") / "policy"
-        save_policy(found[env], model, tokenizer)
-    return found
+    folder = tmp_path_factory.mktemp("policies")
+    return {env: cloned_policy(env, folder) for env in dict.fromkeys(env for env, _ in CHOSEN)}
 
 
 @pytest.mark.parametrize(("env", "name"), CHOSEN)
 def test_two_iterations(env: str, name: str, policies: dict[str, Path], tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"model.path": str(policies[env]), "rollout.reward": "env"}
+    settings: dict[str, Any] = {
+        "model.path": str(policies[env]),
+        "objective.name": name,
+        "objective.critic.lr": 1e-3,
+        "run.save_turns": True,
+    }
     if name == "dapo":
         settings["objective.dynamic_rounds"] = 3
-    config = _config(env, name, **settings)
+    config = short_config(env, **settings)
     assert config.objective.has_critic == (name in ("ppo", "ppo_trajectory", "turn_gae"))
     result = train(config, tmp_path / "run")
     assert result.iterations == 2
