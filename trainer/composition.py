@@ -5,13 +5,16 @@ objective that has rewards, those with a critic included: they read and write ad
 token, sign and size of each its own, so nothing is lost where a base gives every token another
 number. The exception is RLSD's filter, which judges a whole rollout by its first token.
 
-A section that is there counts, also with weight 0: what is measured needs the same things.
+A section that is there counts, also with weight 0: what is measured needs the same things. Settings
+that do nothing beside another are in `trainer.dead_switches`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from trainer.dead_switches import dead_switches
 
 if TYPE_CHECKING:
     from trainer.config import Config
@@ -22,13 +25,13 @@ Rule = Callable[["Config", dict[str, Any]], str | None]
 
 
 def conflicts(config: Config) -> list[str]:
-    """What in a config excludes each other, one sentence or two for each pair; empty: nothing.
+    """What in a config excludes each other or does nothing, one sentence or two for each pair.
 
     Every message names both keys and what to change. `Config.check` refuses a config with any.
     """
     active = dict(config.auxiliary.active())
     found = (rule(config, active) for rule in _RULES)
-    return [reason for reason in found if reason is not None]
+    return [*(reason for reason in found if reason is not None), *dead_switches(config)]
 
 
 def _serl_and_kl(config: Config, active: dict[str, Any]) -> str | None:
@@ -91,6 +94,47 @@ def _opd_replaces(config: Config, active: dict[str, Any]) -> str | None:
     )
 
 
+def _opd_replaces_kl(config: Config, active: dict[str, Any]) -> str | None:
+    section, objective = active.get("opd"), config.objective
+    if section is None or section.form != "advantage" or section.combine != "replace":
+        return None
+    if objective.kl_placement != "reward" or not objective.kl_coef > 0:
+        return None
+    return (
+        "auxiliary.opd.combine=replace puts its own in the place of every advantage, and with "
+        f"objective.kl_placement=reward the KL of objective.kl_coef={objective.kl_coef} is in "
+        "them. Use kl_placement=loss, or combine=add."
+    )
+
+
+def _opd_replaces_by_its_start(config: Config, active: dict[str, Any]) -> str | None:
+    section = active.get("opd")
+    if section is None or section.form != "advantage" or section.combine != "replace":
+        return None
+    if section.teacher is not None or not section.weight > 0:
+        return None
+    return (
+        "auxiliary.opd.combine=replace switches the rewards off, and auxiliary.opd.teacher=null is "
+        "the policy as it was at the start, which would learn from itself alone. Give the teacher "
+        "a model folder, or use combine=add."
+    )
+
+
+def _own_start_alone(config: Config, active: dict[str, Any]) -> str | None:
+    """A pull to the initial policy, and nothing that moves the policy from there."""
+    names = ("opd", "gkd")
+    pulls = [n for n in names if n in active and active[n].teacher is None and active[n].weight > 0]
+    if not pulls or config.base_active:
+        return None
+    if any(section.weight > 0 for name, section in active.items() if name not in pulls):
+        return None
+    return (
+        f"auxiliary.{pulls[0]}.teacher=null is the policy as it was at the start, and with "
+        "objective.name=none nothing else moves the policy from there: its gradient stays 0. Give "
+        "the teacher a model folder, or choose a base objective."
+    )
+
+
 def _two_reweightings(config: Config, active: dict[str, Any]) -> str | None:
     if not {"serl", "rlsd"} <= active.keys():
         return None
@@ -110,14 +154,37 @@ def _two_readings(config: Config, active: dict[str, Any]) -> str | None:
 
 
 def _filter_by_token(config: Config, active: dict[str, Any]) -> str | None:
-    name = config.objective.name
-    if "rlsd" not in active or name not in ("ppo", "ppo_trajectory"):
+    objective = config.objective
+    paid = objective.kl_coef > 0 and objective.kl_placement == "reward"
+    by_token = objective.name in ("ppo", "ppo_trajectory")
+    with_kl = objective.name == "reinforce_pp" and paid
+    if "rlsd" not in active or not (by_token or with_kl):
         return None
     if active["rlsd"].rollout_filter == "all":
         return None
+    kl = " and objective.kl_placement=reward" if with_kl else ""
     return (
         f"auxiliary.rlsd.rollout_filter={active['rlsd'].rollout_filter} reads a reply's advantage "
-        f"at its first token, and with objective.name={name} every token has another. Use all."
+        f"at its first token, and with objective.name={objective.name}{kl} every token has "
+        "another. Use all."
+    )
+
+
+def _seed_after_the_run(config: Config, active: dict[str, Any]) -> str | None:
+    if "seed" not in active or not active["seed"].start_after >= max(config.run.iterations, 1):
+        return None
+    return (
+        f"auxiliary.seed.start_after={active['seed'].start_after} is the first iteration with its "
+        f"loss, and run.iterations={config.run.iterations} ends before. Use a smaller one."
+    )
+
+
+def _gspo_by_token(config: Config, active: dict[str, Any]) -> str | None:
+    if config.objective.name != "gspo" or config.objective.ratio != "token":
+        return None
+    return (
+        "objective.ratio=token leaves nothing of objective.name=gspo: what it adds to GRPO is the "
+        "ratio of a whole reply. Use objective.name=grpo, or ratio=sequence."
     )
 
 
@@ -177,9 +244,14 @@ _RULES: tuple[Rule, ...] = (
     _opid_without_base,
     _opd_without_base,
     _opd_replaces,
+    _opd_replaces_kl,
+    _opd_replaces_by_its_start,
+    _own_start_alone,
     _two_reweightings,
     _two_readings,
     _filter_by_token,
+    _seed_after_the_run,
+    _gspo_by_token,
     _luffy_without_groups,
     _luffy_and_chord,
     _luffy_and_dynamic_sampling,

@@ -168,11 +168,15 @@ class Pull(TokenTerm):
         return -(new_B_T * (batch.mask_B_T & chosen[:, None])).sum()
 
 
+def _kl_without_a_base() -> Config:
+    """As no file may have it: the update has to stand it all the same."""
+    config = small.small_config(objective__name="none", auxiliary__format_only={})
+    return replace(config, objective=replace(config.objective, kl_coef=0.1))
+
+
 def test_terms_without_a_base_loss_need_no_reference_and_stand_alone() -> None:
     """`objective.name: none` with a KL coefficient: no reward reaches the policy, nor does KL."""
-    config = small.small_config(
-        objective__name="none", objective__kl_coef=0.1, auxiliary__format_only={}
-    )
+    config = _kl_without_a_base()
     model = small.model()
     segments = rows(model, [math.inf, 0.0, 0.0])  # 0 * inf would be NaN
     found, logged = stepped(config, model, segments, [1.0] * 3, scale=0.0, terms=[Pull([0, 2])])
@@ -192,9 +196,7 @@ class _Needy(TokenTerm):
 
 
 def test_a_learner_of_terms_alone_asks_no_reference() -> None:
-    config = small.small_config(
-        objective__name="none", objective__kl_coef=0.1, auxiliary__format_only={}
-    )
+    config = _kl_without_a_base()
     model = small.model()
     metrics = learn(config, mixed(config), model, reference=small.model(seed=1))
     assert metrics["loss/format_only"] > 0

@@ -64,8 +64,10 @@ def test_serl_without_a_base_has_its_own_term() -> None:
 
 def test_opd_as_an_advantage() -> None:
     form = {"auxiliary__opd__form": "advantage"}
+    teacher = {"auxiliary__opd__teacher": "some/folder"}
+    form |= teacher
     assert "auxiliary.opd.form=advantage" in refused("opd", objective__name="none", **form)
-    accepted("opd", objective__name="none")
+    accepted("opd", objective__name="none", **teacher)
     accepted("opd", **form)
     for other in ("serl", "rlsd", "opid", "luffy"):
         message = refused("opd", other, **form)
@@ -73,6 +75,54 @@ def test_opd_as_an_advantage() -> None:
         assert f"auxiliary.{other} works on" in message
         accepted("opd", other, auxiliary__opd__combine="add", **form)
         accepted("opd", other)
+
+
+def test_rewards_off_and_the_start_as_teacher() -> None:
+    form = {"auxiliary__opd__form": "advantage"}
+    for others in ((), ("sero",)):
+        message = refused("opd", *others, **form)
+        assert "auxiliary.opd.combine=replace switches the rewards off" in message
+        assert "auxiliary.opd.teacher=null" in message
+    accepted("opd", **form, auxiliary__opd__combine="add")
+    accepted("opd", **form, auxiliary__opd__teacher="some/folder")
+    accepted("opd", **form, auxiliary__opd__weight=0.0)
+
+
+@pytest.mark.parametrize("name", ["opd", "gkd"])
+def test_the_start_as_teacher_and_nothing_that_moves_the_policy_from_it(name: str) -> None:
+    alone = {"objective__name": "none"}
+    message = refused(name, **alone)
+    assert f"auxiliary.{name}.teacher=null" in message
+    assert "objective.name=none" in message
+    refused("opd", "gkd", **alone)
+    refused(name, "sero", **alone, auxiliary__sero__weight=0.0)
+    accepted(name, "sero", **alone)
+    accepted(name, **alone, **{f"auxiliary__{name}__teacher": "some/folder"})
+    accepted(name, "sero", **alone, **{f"auxiliary__{name}__weight": 0.0})
+    accepted(name)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
+def test_given_texts_do_not_help_a_teacher_that_is_the_start(fraction: float) -> None:
+    gkd = {"objective__name": "none", "auxiliary__gkd__fraction": fraction}
+    assert "auxiliary.gkd.teacher=null" in refused("gkd", **gkd)
+    accepted("gkd", **gkd, auxiliary__gkd__teacher="some/folder")
+
+
+def test_a_kl_in_advantages_that_are_replaced() -> None:
+    paid = {
+        "auxiliary__opd__form": "advantage",
+        "auxiliary__opd__teacher": "some/folder",
+        "objective__kl_placement": "reward",
+        "objective__kl_coef": 0.01,
+    }
+    message = refused("opd", **paid)
+    assert "auxiliary.opd.combine=replace" in message
+    assert "objective.kl_placement=reward" in message
+    accepted("opd", **{**paid, "auxiliary__opd__combine": "add"})
+    accepted("opd", **{**paid, "auxiliary__opd__form": "loss"})
+    accepted("opd", **{**paid, "objective__kl_placement": "loss"})
+    accepted("opd", **{**paid, "objective__kl_coef": 0.0})
 
 
 def test_two_that_claim_the_same() -> None:
@@ -88,6 +138,38 @@ def test_a_filter_by_rollout_and_an_advantage_by_token(base: str) -> None:
         assert f"auxiliary.rlsd.rollout_filter={kind}" in refused("rlsd", **kinds)
         accepted("rlsd", **{**kinds, "objective__name": "turn_gae"})
     accepted("rlsd", objective__name=base)
+
+
+def test_a_filter_by_rollout_and_a_kl_paid_by_token() -> None:
+    filtered = {"objective__name": "reinforce_pp", "auxiliary__rlsd__rollout_filter": "positive"}
+    paid = {"objective__kl_coef": 0.01, "objective__kl_placement": "reward"}
+    message = refused("rlsd", **filtered, **paid)
+    assert "auxiliary.rlsd.rollout_filter=positive" in message
+    assert "objective.name=reinforce_pp and objective.kl_placement=reward" in message
+    accepted("rlsd", **filtered)
+    accepted("rlsd", **filtered, **{**paid, "objective__kl_placement": "loss"})
+    accepted("rlsd", **filtered, **{**paid, "objective__kl_coef": 0.0})
+    accepted("rlsd", **{**filtered, **paid, "auxiliary__rlsd__rollout_filter": "all"})
+    # One number a turn: what its tokens paid is summed.
+    accepted("rlsd", **{**filtered, **paid, "objective__name": "grpo"})
+
+
+def test_a_loss_that_begins_after_the_run() -> None:
+    begins = {"run__iterations": 5, "auxiliary__seed__start_after": 5}
+    message = refused("seed", **begins)
+    assert "auxiliary.seed.start_after=5" in message
+    assert "run.iterations=5" in message
+    accepted("seed", **{**begins, "run__iterations": 6})
+    accepted("seed", run__iterations=0)
+
+
+def test_gspo_without_its_ratio() -> None:
+    token = {"objective__name": "gspo", "objective__ratio": "token"}
+    message = refused(**token)
+    assert "objective.ratio=token" in message
+    assert "objective.name=gspo" in message
+    accepted(objective__name="gspo")
+    accepted(**{**token, "objective__name": "grpo"})
 
 
 def test_luffy() -> None:
@@ -158,7 +240,8 @@ def test_every_other_base_composes_with_each(base: str) -> None:
         **{name: {"luffy"} for name in ("ppo", "ppo_trajectory", "turn_gae", "reinforce_pp")},
     }
     for name in METHODS:
+        other = {f"auxiliary__{name}__teacher": "some/folder"} if name in ("opd", "gkd") else {}
         if name in lacking.get(base, set()):
             refused(name, objective__name=base)
         else:
-            accepted(name, objective__name=base)
+            accepted(name, objective__name=base, **other)

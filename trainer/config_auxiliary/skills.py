@@ -138,8 +138,8 @@ class SkillSdConfig(RetrievalConfig):
 class OpidConfig:
     """Skills in the advantage."""
 
-    weight: float = 0.001  # published, of the episode's skill
-    step_weight: float = 0.001  # published, of the step's skill
+    weight: float = 0.001  # published, of the episode's skill; 0 measures and adds neither skill
+    step_weight: float | None = None  # of the step's skill; null (published): as weight
     skill_mode: Literal["episode_only", "episode_step"] = "episode_step"  # published
     shuffle: Literal["off", "measure", "train"] = "off"  # control, see SEED
     # Published: an external model; the default is what every run has.
@@ -147,5 +147,13 @@ class OpidConfig:
 
     def check(self) -> None:
         positive("auxiliary.opid.weight", self.weight, zero=True)
-        positive("auxiliary.opid.step_weight", self.step_weight, zero=True)
+        if self.step_weight is not None:
+            positive("auxiliary.opid.step_weight", self.step_weight, zero=True)
         self.analyser.check("opid")
+
+    @property
+    def of_steps(self) -> float:
+        """The weight of the step's skill."""
+        if self.weight == 0 or self.step_weight is None:
+            return self.weight
+        return self.step_weight

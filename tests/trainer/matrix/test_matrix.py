@@ -111,7 +111,7 @@ TOLD = tuple(
         alone("skill_sd", "context", weight=1.0, **STEP_SKILLS, source="hindsight"),
         Case(
             "opid",
-            {"auxiliary__opid": {"weight": 0.0, "step_weight": 1.0, "analyser": ANALYSER}},
+            {"auxiliary__opid": {"weight": 1e-9, "step_weight": 1.0, "analyser": ANALYSER}},
             "context",
             ("silent",),
         ),

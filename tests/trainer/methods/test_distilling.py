@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.trainer.methods.distilling import (
     learned,
     method_of,
     prepared,
+    teacher_folder,
     term_gradient,
     trajectories_of,
     turns_of,
@@ -40,6 +42,16 @@ METHODS: dict[str, dict[str, Any]] = {
     "sdpo": {"auxiliary__sdpo": {}},
 }
 WITH_PASS = ["opd-exact", "gkd", "opsd", "sdpo"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Gives two of the methods a teacher of their own; the others have the policy at the start."""
+    folder = teacher_folder(tmp_path_factory.mktemp("teachers"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("opd-loss", "opd-advantage"):
+            patch.setitem(METHODS[name]["auxiliary__opd"], "teacher", folder)
+        yield
 
 
 def _weighted(sections: dict[str, Any], weight: float) -> dict[str, Any]:

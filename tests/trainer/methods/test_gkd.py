@@ -31,8 +31,10 @@ def trajectories() -> list[Trajectory]:
 
 
 def _gkd(steps: int = 1, epochs: int = 1, **section: Any) -> Any:
+    """Alone, or beside a base where the teacher is the policy at the start."""
+    base = "none" if "teacher" in section else "grpo"
     return config_of(
-        objective__name="none", optim__steps=steps, optim__epochs=epochs, auxiliary__gkd=section
+        objective__name=base, optim__steps=steps, optim__epochs=epochs, auxiliary__gkd=section
     )
 
 

@@ -193,7 +193,7 @@ def test_the_measured_gap_is_the_sampled_reverse_kl(few: list[Turn], folder: str
 
 def test_the_policy_at_the_start_is_the_teacher_without_a_folder(few: list[Turn]) -> None:
     model = small.model()
-    config = _opd()
+    config = config_of(auxiliary__opd={})
     method = method_of(config, model)
     start = small.weights(model)
     with torch.no_grad():

@@ -43,7 +43,9 @@ def _levels(turns: list[Any], model: Any) -> tuple[list[Any], dict[int, Any]]:
 
 @pytest.mark.parametrize("mode", ["episode_step", "episode_only"])
 def test_advantages_are_the_definition(mode: str) -> None:
-    section = {"skill_mode": mode, "weight": 0.25, "step_weight": 0.5}
+    section = {"skill_mode": mode, "weight": 0.25}
+    if mode == "episode_step":
+        section["step_weight"] = 0.5
     config, model = config_of("opid", section), small.model()
     turns = turns_of(config, model)
     method = prepared(config, model, turns)
@@ -74,9 +76,9 @@ def test_advantages_are_the_definition(mode: str) -> None:
 @pytest.mark.parametrize(
     ("section", "levels"),
     [
-        ({"weight": 0.0}, ["step"]),
         ({"step_weight": 0.0}, ["episode"]),
-        ({"weight": 0.0, "step_weight": 0.0}, []),
+        ({"weight": 0.0}, []),
+        ({"weight": 0.0, "step_weight": 0.5}, []),
     ],
 )
 def test_a_level_without_weight_is_measured_and_not_added(
@@ -144,8 +146,16 @@ def test_the_shuffled_control() -> None:
 def test_defaults() -> None:
     c = OpidConfig()
     assert (c.weight, c.step_weight, c.skill_mode, c.shuffle) == (
-        0.001, 0.001, "episode_step", "off",
+        0.001, None, "episode_step", "off",
     )  # fmt: skip
+
+
+def test_the_steps_weight_is_the_episodes_unless_given_and_goes_off_with_it() -> None:
+    assert OpidConfig().of_steps == 0.001
+    assert OpidConfig(weight=0.5).of_steps == 0.5
+    assert OpidConfig(weight=0.5, step_weight=0.25).of_steps == 0.25
+    assert OpidConfig(weight=0.5, step_weight=0.0).of_steps == 0.0
+    assert OpidConfig(weight=0.0, step_weight=0.25).of_steps == 0.0
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_learning_alone_raises_the_policys_tokens() -> None:
     ],
 )
 def test_which_rows_take_part(section: dict[str, Any], iteration: int, rows: str) -> None:
-    config, model = config_of("seed", section), small.model()
+    config, model = config_of("seed", section, run__iterations=3), small.model()
     turns = turns_of(config, model)
     method = prepared(config, model, turns, iteration=iteration)
     won = {(turn.uid, turn.tid) for turn in turns if turn.success}

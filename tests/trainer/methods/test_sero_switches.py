@@ -107,7 +107,8 @@ def test_the_defaults_are_the_reading_of_the_description() -> None:
 
 
 def test_a_decay_is_a_number_or_matched_and_both_round_trip() -> None:
-    assert _config(delta="0.5").auxiliary.sero == SeroConfig(delta=0.5)
+    half = SeroConfig(delta=0.5, rule="depth")
+    assert _config(delta="0.5", rule="depth").auxiliary.sero == half
     matched = _config(delta="matched", rule="depth")
     assert matched.auxiliary.sero == SeroConfig(delta="matched", rule="depth")
     assert from_dict(resolve(matched)) == matched

@@ -31,7 +31,10 @@ from trainer.config_auxiliary.skills import SkillSdConfig
 from trainer.data import Turn, segments_from_turns
 from trainer.update import score_segments
 
-HINDSIGHT = {"source": "hindsight", "entries": [], "analyser": ANALYSER}
+# The library's settings are at their defaults: they would be refused.
+HINDSIGHT = {
+    "source": "hindsight", "entries": [], "retrieval": "keyword", "analyser": ANALYSER,
+}  # fmt: skip
 
 
 def _hand(turns: Sequence[Turn], model: Any, skill: Callable[[Turn], str]) -> torch.Tensor:

@@ -58,7 +58,7 @@ class Opid(Method):
 
     def shaped(self, advantages: Sequence[Tensor]) -> Sequence[Tensor]:
         """A + w_ep * (T_ep - O) + w_step * (T_step - O), where a turn has such a skill."""
-        weights = {"episode": self.weight, "step": float(self.section.step_weight)}
+        weights = {"episode": self.weight, "step": float(self.section.of_steps)}
         used = {
             level: rows for level, rows in self._teachers.items() if weights[level] != 0.0 and rows
         }
