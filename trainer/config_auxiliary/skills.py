@@ -84,6 +84,7 @@ class RetrievalConfig:
     retrieval: Literal["keyword", "full", "random", "ucb"] = "keyword"  # published: all four
     k: int = 1  # ours, skills a task
     exploration: float = math.sqrt(2.0)  # UCB1's
+    allow_missing: bool = False  # ours; true: a type of task may go without any skill
 
     def check_library(self, section: str) -> None:
         place = f"auxiliary.{section}"

@@ -104,7 +104,11 @@ def test_defaults() -> None:
 
 def test_only_groups_with_a_skill_take_part() -> None:
     """Keywords: `put` calls for one skill, `look` and `examine` for the other; `xyz` for none."""
-    section = {"retrieval": "keyword", "entries": [{**SKILLS[0], "keywords": ["put"]}]}
+    section = {
+        "retrieval": "keyword",
+        "entries": [{**SKILLS[0], "keywords": ["put"]}],
+        "allow_missing": True,
+    }
     config, model = config_of("sdar", section), small.model()
     turns = turns_of(config, model)
     uids = sorted({turn.uid for turn in turns})
@@ -117,6 +121,26 @@ def test_only_groups_with_a_skill_take_part() -> None:
     assert method.metrics()["sdar/retrieved"] == 0.5
     assert method.metrics()["sdar/skills_mean"] == 0.5
     assert method.metrics()["sdar/arms_used"] is None
+
+
+def test_o24_every_type_of_task_says_how_many_skills_it_loaded() -> None:
+    """None for a type is an error, unless that was allowed."""
+    section = {"retrieval": "keyword", "entries": [{**SKILLS[0], "keywords": ["put"]}]}
+    config, model = config_of("sdar", section), small.model()
+    turns = turns_of(config, model)
+    uids = sorted({turn.uid for turn in turns})
+    kinds = {
+        uid: ("put it down", "placing") if uid == uids[0] else ("look", "looking") for uid in uids
+    }
+    turns = [replace(turn, goal=kinds[turn.uid][0], task_type=kinds[turn.uid][1]) for turn in turns]
+    with pytest.raises(
+        ConfigError, match="no skill for tasks of the type 'looking'.*allow_missing"
+    ):
+        prepared(config, model, turns)
+    allowed = config_of("sdar", {**section, "allow_missing": True})
+    figures = prepared(allowed, model, turns).metrics()
+    assert figures["sdar/loaded/placing"] == 1.0
+    assert figures["sdar/loaded/looking"] == 0.0
 
 
 def test_random_choices_are_keyed_by_iteration_and_group() -> None:

@@ -28,8 +28,8 @@ USELESS = {"model": "tests.trainer.methods.toy_analysers:useless"}
 UNKNOWN = [{"name": "x", "text": "nothing of it", "keywords": ["xylophone"]}]
 NOTHING: dict[str, dict[str, Any]] = {
     "seed": {"analyser": USELESS},
-    "sdar": {"entries": UNKNOWN, "retrieval": "keyword"},
-    "skill_sd": {"entries": UNKNOWN, "retrieval": "keyword"},
+    "sdar": {"entries": UNKNOWN, "retrieval": "keyword", "allow_missing": True},
+    "skill_sd": {"entries": UNKNOWN, "retrieval": "keyword", "allow_missing": True},
     "opid": {"analyser": USELESS},
 }
 NO_WEIGHT: dict[str, dict[str, Any]] = {

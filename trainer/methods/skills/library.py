@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from trainer import rng
-from trainer.auxiliary.skill_retrieval import ArmStats
+from trainer.auxiliary.skill_retrieval import ArmStats, StaticSkill
 from trainer.config_auxiliary.skills import RetrievalConfig
+from trainer.config_sections import ConfigError
 from trainer.methods.privileged import TeacherPrompt
 from trainer.methods.protocol import Rollouts, Setup
 from trainer.methods.skills.contexts import attempts_of, library_of, library_prompts, retrieve
@@ -34,6 +35,7 @@ class Library:
         self.skills = library_of(section, f"auxiliary.{name}")
         self.stats = ArmStats()
         self._counts: list[int] = []
+        self._by_type: dict[str, int] = {}
 
     def prompts(self, rollouts: Rollouts) -> Sequence[TeacherPrompt]:
         """The teacher's prompt of every turn.
@@ -49,6 +51,7 @@ class Library:
         attempts = attempts_of(rollouts.turns)
         chosen = retrieve(self.section, self.skills, self.stats, attempts, stream)
         self._counts = [len(skills) for skills in chosen.values()]
+        self._by_type = self._loaded({t.uid: t.task_type for t in rollouts.turns}, chosen)
         if self.section.retrieval == "ucb":
             # In the order of ids: sums of rewards must not depend on the order of rows.
             for attempt in sorted(attempts, key=lambda a: (a.uid, a.tid)):
@@ -56,14 +59,32 @@ class Library:
                 self.stats = self.stats.add(names, float(attempt.episode.success))
         return library_prompts(self.setup.student, rollouts.turns, chosen)
 
+    def _loaded(
+        self, types: Mapping[str, str], chosen: Mapping[str, Sequence[StaticSkill]]
+    ) -> dict[str, int]:
+        """Skills chosen for the groups of each type of task."""
+        found = dict.fromkeys(sorted(set(types.values())), 0)
+        for uid, task_type in types.items():
+            found[task_type] += len(chosen[uid])
+        missing = [task_type for task_type, count in found.items() if not count]
+        if missing and not self.section.allow_missing:
+            raise ConfigError(
+                f"auxiliary.{self.name} found no skill for tasks of the type {missing[0]!r}: "
+                f"nothing would be learnt there. Add one whose words occur in such tasks, use "
+                f"retrieval=full, or set auxiliary.{self.name}.allow_missing=true."
+            )
+        return found
+
     def figures(self) -> Mapping[str, float | None]:
-        """Share of groups with a skill, skills a group, and how many have ever been used (UCB)."""
+        """Share of groups with a skill, skills a group, how many have ever been used (UCB), and
+        skills loaded for each type of task."""
         count = len(self._counts)
         ucb = self.section.retrieval == "ucb"
         return {
             "retrieved": sum(n > 0 for n in self._counts) / count if count else None,
             "skills_mean": sum(self._counts) / count if count else None,
             "arms_used": float(len(self.stats.counts)) if ucb else None,
+            **{f"loaded/{name}": float(count) for name, count in self._by_type.items()},
         }
 
     def state(self) -> Mapping[str, Tensor]:
