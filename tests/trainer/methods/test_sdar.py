@@ -134,7 +134,7 @@ def test_o24_every_type_of_task_says_how_many_skills_it_loaded() -> None:
     }
     turns = [replace(turn, goal=kinds[turn.uid][0], task_type=kinds[turn.uid][1]) for turn in turns]
     with pytest.raises(
-        ConfigError, match="no skill for tasks of the type 'looking'.*allow_missing"
+        ConfigError, match=r"no skill for tasks of the type 'looking'.*allow_missing"
     ):
         prepared(config, model, turns)
     allowed = config_of("sdar", {**section, "allow_missing": True})
