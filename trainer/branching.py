@@ -66,7 +66,6 @@ __all__ = [
     "GrownRoot",
     "RootChoice",
     "grow",
-    "pass_limits",
     "play_on",
     "score",
     "select_roots",
@@ -237,12 +236,6 @@ def step_rows(
     ]
 
 
-def pass_limits(config: Config, student: Student) -> PassLimits:
-    """How passes over a run's segments are cut."""
-    bf16 = config.run.dtype == "bfloat16"
-    return PassLimits(config.optim.micro_batch_tokens, student.pad_id, bf16)
-
-
 class Brancher:
     """Everything SERO needs besides the rollouts: its environment, oracle and settings.
 
@@ -291,7 +284,7 @@ class Brancher:
             with_rows(root, own, self.student, section, c.rollout.max_new_tokens, thoughts)
             for root, own, thoughts in zip(roots, prompts, replies, strict=True)
         ]
-        return score(grown, model, pass_limits(c, self.student))
+        return score(grown, model, PassLimits.of(c, self.student))
 
     def _replies(
         self, iteration: int, uids: Sequence[str], prompts: Sequence[Sequence[tuple[int, ...]]]

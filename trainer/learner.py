@@ -78,9 +78,7 @@ class Learner:
         self.critic = critic
         self.optimizer = build_optimizer(model, config.optim)
         self.counters = Counters()
-        self.limits = PassLimits(
-            config.optim.micro_batch_tokens, student.pad_id, config.run.dtype == "bfloat16"
-        )
+        self.limits = PassLimits.of(config, student)
 
     def learn(
         self,

@@ -18,7 +18,8 @@ from trainer.checkpoint import CheckpointError, load_checkpoint
 from trainer.config import Config
 from trainer.data import read_turns
 from trainer.dynamic_sampling import Collected, collect_rounds, informative
-from trainer.loop import Trainer, train
+from trainer.iteration import Trainer
+from trainer.loop import train
 from trainer.metrics import read_metrics
 from trainer.models.tiny import load_policy
 from trainer.rollout import Episode, Trajectory
@@ -160,7 +161,7 @@ def looped(tmp_path: Path, **changes: Any) -> Config:
 def test_o25_resume_continues_the_schedule_of_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.loop.HFSampler", Halfway)
+    monkeypatch.setattr("trainer.iteration.HFSampler", Halfway)
     config = looped(tmp_path)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     straight = train(config, whole)

@@ -12,7 +12,8 @@ from agent_envs.errors import MissingData
 from tests.trainer import small
 from tests.trainer.runs import run_config, sampled, trained, untimed
 from trainer.data import read_turns
-from trainer.loop import Trainer, train
+from trainer.iteration import Trainer
+from trainer.loop import train
 from trainer.metrics import read_metrics
 from trainer.models.tiny import load_policy
 from trainer.run_folder import RunFolder

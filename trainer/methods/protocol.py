@@ -93,6 +93,12 @@ class PassLimits:
     pad_id: int
     bf16: bool = False
 
+    @classmethod
+    def of(cls, config: Config, student: Student) -> PassLimits:
+        """Those of a run."""
+        bf16 = config.run.dtype == "bfloat16"
+        return cls(config.optim.micro_batch_tokens, student.pad_id, bf16)
+
 
 class TokenTerm:
     """A method's part in the base's forward pass, for one optimiser step.

@@ -12,7 +12,7 @@ from trainer import rng
 from trainer.auxiliary.sero import weigh_tokens
 from trainer.batch import partition
 from trainer.branch_records import depth_at, weighting
-from trainer.branching import Brancher, GrownRoot, pass_limits, score, step_rows
+from trainer.branching import Brancher, GrownRoot, score, step_rows
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup, Step
 from trainer.rollout import Trajectory
 from trainer.update import AuxiliaryRow, auxiliary_backward
@@ -73,7 +73,7 @@ class Sero(Method):
         if self.section.z_every == "iteration" or epoch == 0 or self._model is None:
             return self.roots
         if self._scored is None or self._scored[0] != epoch:
-            limits = pass_limits(self.setup.config, self.setup.student)
+            limits = PassLimits.of(self.setup.config, self.setup.student)
             self._scored = epoch, score(self.roots, self._model, limits)
         return self._scored[1]
 

@@ -27,7 +27,7 @@ from trainer.auxiliary.teacher_prompt import CLOSING
 from trainer.config import Config, WarmstartConfig, load_config
 from trainer.data import Segment, Turn, make_segment
 from trainer.generation.base import Generation, GenerationRequest
-from trainer.loop import Trainer
+from trainer.iteration import Trainer
 from trainer.methods.protocol import PassLimits
 from trainer.models.tiny import TinyConfig, build_model, train_tokenizer
 from trainer.optim import learning_rate

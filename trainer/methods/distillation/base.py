@@ -39,13 +39,10 @@ class Distiller(Method):
 
     def __init__(self, setup: Setup, section: Any, teacher: Teacher | OutsideTeacher) -> None:
         super().__init__(setup, section)
-        c = setup.config
         self.teacher = teacher
         self.pairs: dict[int, Pair] = {}
         self.scores: dict[int, Tensor] = {}
-        self.limits = PassLimits(
-            c.optim.micro_batch_tokens, setup.student.pad_id, c.run.dtype == "bfloat16"
-        )
+        self.limits = PassLimits.of(setup.config, setup.student)
         self._gap, self._gap_tokens = 0.0, 0
 
     def begin(self, pairs: Mapping[int, Pair]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ RowLoss = Callable[[Tensor, Tensor], Tensor]
 """(log-probs (B, T), mask (B, T)) -> this micro-batch's part of a loss."""
 
 
-class OracleMethod(Method):
+class OracleMethod(Method, ABC):
     """An objective that asks an oracle once an iteration, in an environment of its own.
 
     Without `Setup.make_env` it has nothing to learn from.
@@ -49,13 +50,13 @@ class OracleMethod(Method):
             self.desk.start()
             self.ask(self.desk, rollouts, model)
 
+    @abstractmethod
     def forget(self) -> None:
         """Drop what the last iteration learned from."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ask(self, desk: OracleDesk, rollouts: Rollouts, model: nn.Module) -> None:
         """Ask the oracle, and keep what is to be learned."""
-        raise NotImplementedError
 
     def figures(self) -> Mapping[str, Any]:
         """Metrics besides those of asking."""
@@ -76,9 +77,9 @@ class OracleRowMethod(OracleMethod):
         self._rows = None
         super().prepare(rollouts, model)
 
+    @abstractmethod
     def step_rows(self, step: Step) -> list[AuxiliaryRow]:
         """Rows of one optimiser step with their coefficients."""
-        raise NotImplementedError
 
     def rows(self, step: Step) -> list[AuxiliaryRow]:
         """`step_rows`, computed once a step."""

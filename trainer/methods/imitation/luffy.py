@@ -25,11 +25,10 @@ from torch import Tensor, nn
 
 from agent_envs.hooks import SUCCESS
 from trainer.auxiliary.luffy import luffy_loss
-from trainer.branching import pass_limits
 from trainer.data import Turn, make_segment
 from trainer.methods.imitation.base import OracleMethod
 from trainer.methods.imitation.oracle_rows import OracleDesk, OracleEpisode, first_of_groups
-from trainer.methods.protocol import Rollouts, Step, TokenTerm
+from trainer.methods.protocol import PassLimits, Rollouts, Step, TokenTerm
 from trainer.metrics import mean_or_none
 from trainer.objectives import Aggregation, Denominators
 from trainer.policy import SegmentBatch, pad_rows
@@ -66,7 +65,9 @@ class Luffy(OracleMethod):
             make_segment(turn.prompt_ids, turn.response_ids, temperature=turn.temperature)
             for turn in self._turns
         ]
-        scored = score_segments(model, segments, pass_limits(self.setup.config, self.setup.student))
+        scored = score_segments(
+            model, segments, PassLimits.of(self.setup.config, self.setup.student)
+        )
         self._turns = [
             replace(turn, logprobs=tuple(row.tolist()))
             for turn, row in zip(self._turns, scored, strict=True)

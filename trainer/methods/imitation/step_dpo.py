@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.auxiliary.step_dpo import ScoredReplies, step_dpo_loss
-from trainer.branching import pass_limits, select_roots
+from trainer.branching import select_roots
 from trainer.config import SeroConfig
 from trainer.data import Segment, Turn, make_segment
 from trainer.methods.imitation.base import OracleMethod, turn_numbers
@@ -71,7 +71,7 @@ class StepDpo(OracleMethod):
                 pair = self.replies(turn, target)
                 if all(reply.trained for reply in pair):
                     replies[number] = pair
-        limits = pass_limits(self.setup.config, self.setup.student)
+        limits = PassLimits.of(self.setup.config, self.setup.student)
         chosen, rejected = ([pair[side] for pair in replies.values()] for side in (0, 1))
         refs = score_segments(self.teacher.of(model), [*chosen, *rejected], limits)
         for place, (number, pair) in enumerate(replies.items()):

@@ -7,6 +7,7 @@ weigh, or left out of the base loss cost no forward pass; once alpha has decayed
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -63,7 +64,7 @@ class _Counts:
         }
 
 
-class Reweighting(Method):
+class Reweighting(Method, ABC):
     """A method that weighs tokens by what `self.teacher` thinks of them.
 
     Subclasses say what the teacher is told and which tokens count.
@@ -88,13 +89,13 @@ class Reweighting(Method):
         self.stats: ReweightStats | None = None
         self._counts: _Counts | None = None
 
+    @abstractmethod
     def contexts(self, rollouts: Rollouts) -> Sequence[Sections]:
         """What the teacher is told about each turn; empty: nothing, and the turn stays as it is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def weighed(self, turn: Turn) -> tuple[bool, ...]:
         """Which tokens of the reply count, (R,)."""
-        raise NotImplementedError
 
     def decay(self, iteration: int) -> float:
         """alpha_k / alpha_0, of iteration number k counted from 0."""
@@ -136,9 +137,7 @@ class Reweighting(Method):
     @property
     def limits(self) -> PassLimits:
         """Of passes in `prepare`."""
-        c = self.setup.config
-        pad_id = self.setup.student.pad_id
-        return PassLimits(c.optim.micro_batch_tokens, pad_id, c.run.dtype == "bfloat16")
+        return PassLimits.of(self.setup.config, self.setup.student)
 
     def _score(self, rollouts: Rollouts, contexts: Sequence[Sections], teacher: nn.Module) -> None:
         student = self.setup.student

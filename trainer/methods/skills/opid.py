@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 from trainer.auxiliary.opid import opid_advantages
 from trainer.methods.privileged import TeacherPrompt
-from trainer.methods.protocol import Method, Rollouts, Setup
+from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup
 from trainer.methods.skills.contexts import Level
 from trainer.methods.skills.hindsight import Hindsight
 from trainer.methods.skills.teacher import (
     behaviour_of,
     gap_figures,
-    limits_of,
     padded,
     scored,
     teacher_rows,
@@ -38,7 +37,7 @@ class Opid(Method):
 
     def __init__(self, setup: Setup, section: Any) -> None:
         super().__init__(setup, section)
-        self.limits = limits_of(setup)
+        self.limits = PassLimits.of(setup.config, setup.student)
         self.hindsight = Hindsight(setup, self.name, section.analyser, section.skill_mode)
         self._rollouts = Rollouts(0, (), ())
         self._teachers: dict[Level, dict[int, Tensor]] = {}

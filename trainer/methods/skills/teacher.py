@@ -10,6 +10,7 @@ Axis letters: M turns, B rows of a micro-batch, T tokens, R trained tokens of on
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -40,7 +41,6 @@ __all__ = [
     "behaviour_of",
     "entropies",
     "gap_figures",
-    "limits_of",
     "padded",
     "scored",
     "teacher_rows",
@@ -49,12 +49,6 @@ __all__ = [
 
 Rows = Mapping[int, Tensor]
 """Turn index to a value a trained token, (R,)."""
-
-
-def limits_of(setup: Setup) -> PassLimits:
-    """How passes over segments are cut in this run."""
-    c = setup.config
-    return PassLimits(c.optim.micro_batch_tokens, setup.student.pad_id, c.run.dtype == "bfloat16")
 
 
 def teacher_rows(rollouts: Rollouts, prompts: Sequence[TeacherPrompt]) -> dict[int, Segment]:
@@ -164,14 +158,14 @@ def padded(rows: Iterable[Tensor], width: int | None = None) -> Tensor:
     return pad_rows([row.tolist() for row in rows], torch.float64, width=width)
 
 
-class Distilled(Method):
+class Distilled(Method, ABC):
     """A loss on the policy's own tokens that a teacher with skills has scored."""
 
     beta = BETA
 
     def __init__(self, setup: Setup, section: Any) -> None:
         super().__init__(setup, section)
-        self.limits = limits_of(setup)
+        self.limits = PassLimits.of(setup.config, setup.student)
         self._model: nn.Module | None = None
         self._rollouts = Rollouts(0, (), ())
         self._segments: dict[int, Segment] = {}
@@ -181,9 +175,9 @@ class Distilled(Method):
         self._figures: dict[str, float | None] = {}
         self._terms: list[_Term] = []
 
+    @abstractmethod
     def prompts(self, rollouts: Rollouts, model: nn.Module) -> Sequence[TeacherPrompt]:
         """The teacher's prompt of every turn."""
-        raise NotImplementedError
 
     def token_mask(self, turn: int) -> Tensor:
         """Which tokens of a turn's reply take part, bool (R,)."""
