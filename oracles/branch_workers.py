@@ -23,6 +23,7 @@ from typing import Any
 
 from agent_envs import Snapshot
 from agent_envs.errors import InvalidOption, WorkerError
+from agent_envs.processes import end_processes
 from oracles.branch import Branch
 from oracles.branches import (
     WORKER_ERROR,
@@ -200,15 +201,7 @@ def _end_workers(workers: list[_Worker], grace: float = GRACE) -> None:
             if worker.place < 0:
                 worker.pipe.send(None)
         worker.pipe.close()
-    for patience, insist in ((grace, None), (3.0, "terminate"), (3.0, "kill")):
-        for worker in workers:
-            if insist is not None and worker.process.is_alive():
-                getattr(worker.process, insist)()
-        limit = time.monotonic() + patience
-        for worker in workers:
-            worker.process.join(max(limit - time.monotonic(), 0.0))
-        if not any(worker.process.is_alive() for worker in workers):
-            break
+    end_processes([worker.process for worker in workers], grace)
     workers.clear()
 
 

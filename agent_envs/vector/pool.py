@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 from gymnasium.vector import AutoresetMode
 
 from agent_envs.errors import InvalidOption, WorkerError
+from agent_envs.processes import end_processes
 from agent_envs.vector.arguments import whole
 from agent_envs.vector.calls import Description, Env, Outcome, Recipe, Request, perform
 from agent_envs.vector.vector_env import TextVectorEnv
@@ -198,15 +199,7 @@ def _end_workers(workers: list[Worker], grace: float) -> None:
         with suppress(OSError, ValueError):
             worker.pipe.send(None)
         worker.pipe.close()
-    for patience, insist in ((grace, None), (3.0, "terminate"), (3.0, "kill")):
-        for worker in workers:
-            if insist is not None and worker.process.is_alive():
-                getattr(worker.process, insist)()
-        limit = time.monotonic() + patience
-        for worker in workers:
-            worker.process.join(max(limit - time.monotonic(), 0.0))
-        if not any(worker.process.is_alive() for worker in workers):
-            break
+    end_processes([worker.process for worker in workers], grace)
     workers.clear()
 
 
