@@ -13,7 +13,7 @@ import torch
 from oracles.base import HistoryItem
 from oracles.branch import RootRecord
 from oracles.branches import EnvRecipe
-from trainer.bank_walks import PLAY, Walk
+from oracles.walks import PLAY, Walk
 from trainer.config import Config
 from trainer.environments import environment_of
 from trainer.generation.hf import HFSampler
@@ -111,4 +111,5 @@ def _walk(trajectory: Trajectory) -> Walk:
         rewards=tuple(turn.reward for turn in trajectory.turns),
         success=trajectory.success,
         score=trajectory.score,
+        end=trajectory.turns[-1].next_observation if trajectory.turns else "",
     )

@@ -24,7 +24,7 @@ from trainer.cli.common import emit, unset
 if TYPE_CHECKING:
     from oracles.bank import BankHeader, BankRow
     from oracles.branches import EnvRecipe
-    from trainer.bank_walks import Walk
+    from oracles.walks import Walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def run(args: Args) -> int:
 
     from oracles.bank import write_bank
     from oracles.branches import BranchRunner
-    from trainer.bank_walks import collect, gate_shares
+    from oracles.walks import collect, gate_shares
     from trainer.oracle_registry import make_oracle
 
     _check(args)
@@ -124,7 +124,7 @@ def _source(
 ) -> tuple[EnvRecipe, str, str, Iterator[Walk], dict[str, Any]]:
     """Environment, oracle, policy, its episodes, and what is known of its origin."""
     from oracles.branches import EnvRecipe
-    from trainer.bank_walks import PLAYERS, walks
+    from oracles.walks import PLAYERS, walks
     from trainer.cli.play import find_env
 
     env_id = None if args.env is None else _registered(args.env) or find_env(args.env)

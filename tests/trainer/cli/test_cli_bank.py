@@ -13,11 +13,11 @@ from oracles.bank import read_bank
 from oracles.bank_format import Row, read_file, row_digest, write_file
 from oracles.branch import Branch
 from oracles.branches import BranchRequest, EnvRecipe, not_started
+from oracles.walks import PLAYERS, BankBuildError, Walk, collect, gate_shares, walks
 from tests.support import full_count
 from tests.trainer import small
 from tests.trainer.cli.conftest import Sero
 from tests.trainer.cli.test_cli_without_torch import REFERENCE, TRAIN, _run
-from trainer.bank_walks import PLAYERS, BankBuildError, Walk, collect, gate_shares, walks
 from trainer.loop import train
 
 ROOMS = ("--data", "generated:small?seed=1&train=40")
@@ -137,7 +137,7 @@ def test_what_cannot_be_done_is_said(sero: Sero, tmp_path: Path) -> None:
 def test_a_policy_that_always_wins_has_no_roots() -> None:
     def played() -> Any:
         while True:
-            yield Walk(0, (), (), (), (), True, 1.0)
+            yield Walk(0, (), (), (), (), True, 1.0, "")
 
     with pytest.raises(BankBuildError, match="Only 0 of 140 episodes failed"):
         collect(played(), None, 2, oracle="", policy="", seed=0)  # type: ignore[arg-type]

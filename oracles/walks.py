@@ -1,6 +1,6 @@
-"""Roots for an oracle bank: states of failed episodes, and players that need no model.
+"""Episodes of a policy, and the states of failed ones from which an oracle takes over.
 
-Nothing here imports torch. A trained policy plays in `trainer.bank_policy`.
+Players here need no model. A trained policy plays in `trainer.bank_policy`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 import agent_envs
 from agent_envs import Snapshot
 from agent_envs.errors import SeroError
+from agent_envs.streams import stream
 from oracles.bank import BankRow, PolicyEnd
 from oracles.base import HistoryItem
 from oracles.branch import RootRecord
 from oracles.branches import BranchRequest, BranchRunner
-from trainer import rng
 
 __all__ = ["PLAYERS", "BankBuildError", "Walk", "collect", "gate_shares", "walks"]
 
@@ -29,8 +29,8 @@ PLAY = "bank-play"
 """Purposes of the streams that draw the step of a root, and a player's commands."""
 _PLACEHOLDER = re.compile(r"<[^<>]*>")
 
-Player = Callable[[Sequence[str], np.random.Generator], str]
-"""Chooses among commands; the generator is the walk's own."""
+Player = Callable[[str, Mapping[str, Any], np.random.Generator], str]
+"""The next command for an observation and its ``info``; the generator is the walk's own."""
 
 
 class BankBuildError(SeroError):
@@ -48,6 +48,8 @@ class Walk:
     rewards: tuple[float, ...]
     success: bool
     score: float
+    end: str
+    """The observation after the last command."""
 
     def request(self, t: int) -> BranchRequest:
         """The branch from before command `t`."""
@@ -59,12 +61,13 @@ class Walk:
         return PolicyEnd(actions, self.rewards[t:], self.success, self.score)
 
 
-def _any(commands: Sequence[str], generator: np.random.Generator) -> str:
+def _any(observation: str, info: Mapping[str, Any], generator: np.random.Generator) -> str:
+    commands = _commands(info)
     return commands[int(generator.integers(len(commands)))]
 
 
-def _first(commands: Sequence[str], generator: np.random.Generator) -> str:
-    return commands[0]
+def _first(observation: str, info: Mapping[str, Any], generator: np.random.Generator) -> str:
+    return _commands(info)[0]
 
 
 PLAYERS: dict[str, Player] = {"random": _any, "first": _first}
@@ -77,22 +80,16 @@ def walks(env: gymnasium.Env[str, str], player: Player, seed: int) -> Iterator[W
     rollout = 0
     observation, info = env.reset(seed=seed)
     while True:
-        generator = rng.stream(seed, rollout=rollout, purpose=PLAY)
+        generator = stream(seed, rollout=rollout, purpose=PLAY)
         seen: list[RootRecord] = []
         snapshots: list[Snapshot] = []
         history: list[HistoryItem] = []
         rewards: list[float] = []
         over = False
         while not over:
-            commands = _commands(info)
-            if not commands:
-                raise BankBuildError(
-                    f"Task {info['task_id']!r} lists no command after {len(history)} steps, so "
-                    "there is nothing to choose from. Give a trained run as --policy."
-                )
             seen.append(RootRecord(observation, info["admissible_actions"]))
             snapshots.append(agent_envs.snapshot(env))
-            command, before = player(commands, generator), observation
+            command, before = player(observation, info, generator), observation
             observation, reward, terminated, truncated, info = env.step(command)
             history.append(HistoryItem(before, command, bool(info["command_valid"])))
             rewards.append(float(reward))
@@ -105,6 +102,7 @@ def walks(env: gymnasium.Env[str, str], player: Player, seed: int) -> Iterator[W
             tuple(rewards),
             bool(info["success"]),
             float(info["score"]),
+            observation,
         )
         rollout += 1
         observation, info = env.reset()
@@ -112,7 +110,13 @@ def walks(env: gymnasium.Env[str, str], player: Player, seed: int) -> Iterator[W
 
 def _commands(info: Mapping[str, Any]) -> list[str]:
     filled = [info["goal"].join(_PLACEHOLDER.split(form)) for form in info["action_templates"]]
-    return [*info["admissible_actions"], *filled]
+    commands = [*info["admissible_actions"], *filled]
+    if not commands:
+        raise BankBuildError(
+            f"Task {info['task_id']!r} lists no command in some state, so there is nothing to "
+            "choose from. Give a trained run as --policy."
+        )
+    return commands
 
 
 def collect(
@@ -144,7 +148,7 @@ def collect(
         walk = next(played)
         taken += 1
         if not walk.success and walk.snapshots:
-            draw = rng.stream(seed, rollout=walk.rollout, purpose=ROOT)
+            draw = stream(seed, rollout=walk.rollout, purpose=ROOT)
             roots.append((walk, int(draw.integers(len(walk.snapshots)))))
     found = runner.run([walk.request(t) for walk, t in roots], max_depth)
     rows = [
