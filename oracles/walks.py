@@ -22,7 +22,16 @@ from oracles.base import HistoryItem
 from oracles.branch import RootRecord
 from oracles.branches import BranchRequest, BranchRunner
 
-__all__ = ["PLAYERS", "BankBuildError", "Walk", "collect", "gate_shares", "walks"]
+__all__ = [
+    "PLAYERS",
+    "BankBuildError",
+    "DrawnRoots",
+    "Walk",
+    "collect",
+    "draw_roots",
+    "gate_shares",
+    "walks",
+]
 
 ROOT = "bank-root"
 PLAY = "bank-play"
@@ -119,6 +128,41 @@ def _commands(info: Mapping[str, Any]) -> list[str]:
     return commands
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnRoots:
+    """States from which an oracle takes over, and how many episodes it took to find them."""
+
+    states: tuple[tuple[Walk, int], ...]
+    """A failed walk, and the number of its commands before the root."""
+    episodes: int
+    won: int
+
+
+def draw_roots(played: Iterator[Walk], number: int, seed: int) -> DrawnRoots:
+    """`number` roots, one of each failed walk: one of its states, each as likely, from a stream of
+    its own.
+
+    Raises:
+        BankBuildError: hardly a walk fails, or the walks end.
+    """
+    most = 100 + 20 * number
+    states: list[tuple[Walk, int]] = []
+    taken = won = 0
+    while len(states) < number:
+        walk = next(played, None) if taken < most else None
+        if walk is None:
+            raise BankBuildError(
+                f"Only {len(states)} of {taken} episodes failed, and roots are states of failed "
+                f"ones. Ask for fewer than {number} branches, or name another --policy."
+            )
+        taken += 1
+        won += walk.success
+        if not walk.success and walk.snapshots:
+            draw = stream(seed, rollout=walk.rollout, purpose=ROOT)
+            states.append((walk, int(draw.integers(len(walk.snapshots)))))
+    return DrawnRoots(tuple(states), taken, won)
+
+
 def collect(
     played: Iterator[Walk],
     runner: BranchRunner,
@@ -131,31 +175,16 @@ def collect(
 ) -> tuple[list[BankRow], int]:
     """`branches` rows, one of each failed walk, and how many walks it took.
 
-    The root of a walk is one of its states, each as likely, from a stream of its own.
-
     Raises:
         BankBuildError: hardly a walk fails.
     """
-    most = 100 + 20 * branches
-    roots: list[tuple[Walk, int]] = []
-    taken = 0
-    while len(roots) < branches:
-        if taken == most:
-            raise BankBuildError(
-                f"Only {len(roots)} of {taken} episodes failed, and roots are states of failed "
-                f"ones. Ask for fewer than {branches} branches, or name another --policy."
-            )
-        walk = next(played)
-        taken += 1
-        if not walk.success and walk.snapshots:
-            draw = stream(seed, rollout=walk.rollout, purpose=ROOT)
-            roots.append((walk, int(draw.integers(len(walk.snapshots)))))
-    found = runner.run([walk.request(t) for walk, t in roots], max_depth)
+    drawn = draw_roots(played, branches, seed)
+    found = runner.run([walk.request(t) for walk, t in drawn.states], max_depth)
     rows = [
         BankRow(branch, walk.seen[t], walk.rest(t), oracle, policy, seed, walk.rollout, max_depth)
-        for branch, (walk, t) in zip(found, roots, strict=True)
+        for branch, (walk, t) in zip(found, drawn.states, strict=True)
     ]
-    return rows, taken
+    return rows, drawn.episodes
 
 
 def gate_shares(rows: Sequence[BankRow]) -> dict[str, float | None]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_envs.errors import SeroError
+from agent_envs.statistics import wilson
 
 __all__ = ["MetricsError", "MetricsLog", "Phases", "mean_or_none", "read_metrics", "wilson"]
 
@@ -102,23 +103,3 @@ def mean_or_none(values: Iterable[float]) -> float | None:
     """Arithmetic mean, `None` where there is nothing to average."""
     items = list(values)
     return math.fsum(items) / len(items) if items else None
-
-
-def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Wilson score interval of a binomial share (Wilson 1927), 95 % by default.
-
-    centre = (p + z^2/2n) / (1 + z^2/n), half = z/(1 + z^2/n) * sqrt(p(1-p)/n + z^2/4n^2).
-    `n = 0` gives (0, 1): nothing is known.
-    """
-    if not 0 <= successes <= n:
-        raise ValueError(f"successes={successes} must lie in 0..n={n}.")
-    if n == 0:
-        return 0.0, 1.0
-    p, z2 = successes / n, z * z
-    scale = 1 + z2 / n
-    centre = (p + z2 / (2 * n)) / scale
-    half = z / scale * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
-    # At p = 0 and p = 1 one bound is exact; rounding must not push it past the edge.
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == n else min(1.0, centre + half)
-    return low, high

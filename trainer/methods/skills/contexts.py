@@ -233,7 +233,7 @@ def library_of(section: RetrievalConfig, place: str) -> tuple[StaticSkill, ...]:
 
     Raises:
         ConfigError: no such file, or not a list of {"name", "text", "keywords"} with names of
-            their own.
+            their own, or a skill without words: its teacher would be told nothing.
     """
     if section.skills is None:
         library = tuple(StaticSkill(e.name, e.text, e.keywords) for e in section.entries)
@@ -250,6 +250,12 @@ def library_of(section: RetrievalConfig, place: str) -> tuple[StaticSkill, ...]:
     names = [skill.name for skill in library]
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"{place} needs at least one skill, each with its own name: {names}.")
+    blank = [skill.name for skill in library if not skill.text.strip()]
+    if blank:
+        raise ConfigError(
+            f"{place}: the text of the skill {blank[0]!r} is blank, so its teacher would be told "
+            "nothing. Write the text, or leave the skill out."
+        )
     return library
 
 
@@ -258,9 +264,11 @@ def _static(item: Any) -> StaticSkill:
         "name", "text", "keywords",
     }:  # fmt: skip
         raise ValueError(f"an entry {item!r:.80}")
-    return StaticSkill(
-        str(item["name"]), str(item["text"]), tuple(map(str, item.get("keywords", ())))
-    )
+    keywords = item.get("keywords", [])
+    texts = [item["name"], item["text"], *(keywords if isinstance(keywords, list) else [None])]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"other things than texts in {item!r:.80}")
+    return StaticSkill(item["name"], item["text"], tuple(keywords))
 
 
 def retrieve(
