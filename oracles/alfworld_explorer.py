@@ -15,13 +15,13 @@ import numpy as np
 
 from agent_envs.alfworld.model import TaskType
 from agent_envs.alfworld.words import class_of
+from oracles.alfworld_as_seen import may_stand_here
 from oracles.alfworld_prior import (
     fits,
     has_door,
     known_object,
     known_receptacle,
     likelihood,
-    together,
 )
 from oracles.alfworld_request import LAMP, Request, read_request
 from oracles.alfworld_seen import TOOLS, Seen, fold, fold_history, put_command
@@ -328,12 +328,4 @@ class _Errand:
 
     def _doubtful(self, rec: str) -> bool:
         """Whether `rec` may well stand right here, so that it cannot be gone to."""
-        seen = self.seen
-        if not seen.here or seen.here[0] in seen.surveyed or rec in seen.surveyed:
-            return False
-        classes = tuple(sorted(map(class_of, seen.recs)))
-        return any(
-            frozenset((rec, other)) not in seen.apart
-            and together(class_of(rec), class_of(other), classes) > self.risk
-            for other in seen.here
-        )
+        return may_stand_here(self.seen, rec, self.risk)

@@ -27,6 +27,7 @@ from typing import Any
 import gymnasium
 from torch import nn
 
+from oracles.bank_format import PolicyEnd
 from oracles.base import HistoryItem, Oracle
 from oracles.branch import Branch, Reason, RootRecord
 from oracles.branch import run as run_branch
@@ -65,6 +66,7 @@ __all__ = [
     "Brancher",
     "GrownRoot",
     "RootChoice",
+    "gated",
     "grow",
     "play_on",
     "score",
@@ -128,8 +130,23 @@ def play_on(
         expected=RootRecord(turn.observation, turn.admissible),
         root_step=choice.t,
     )
+    own = PolicyEnd(
+        tuple(turn.command for turn in trajectory.turns[choice.t :]),
+        tuple(turn.reward for turn in trajectory.turns[choice.t :]),
+        trajectory.success,
+        trajectory.score,
+    )
+    return gated(choice, branch, own, config)
+
+
+def gated(choice: RootChoice, branch: Branch, own: PolicyEnd, config: SeroConfig) -> GrownRoot:
+    """A branch with its gate and without rows.
+
+    Args:
+        own: what the policy did from the root to the end of its episode.
+    """
     reasons = list(branch.reasons)
-    G_pi, G_O = _returns(branch, trajectory, config)
+    G_pi, G_O = _returns(branch, own, config)
     if not (math.isfinite(G_pi) and math.isfinite(G_O)):
         reasons.append(Reason.NON_FINITE)
     g = gate(G_pi, G_O, config.return_scale, not reasons)
@@ -178,23 +195,22 @@ def with_rows(
     return replace(root, rows=tuple(rows), z_rows=tuple(z_rows))
 
 
-def _returns(branch: Branch, trajectory: Trajectory, config: SeroConfig) -> tuple[float, float]:
+def _returns(branch: Branch, own: PolicyEnd, config: SeroConfig) -> tuple[float, float]:
     """(G_pi, G_O) over the steps that both had left at the root; raw env figures only."""
     if config.target == "score":
-        return trajectory.score, branch.score
-    start = branch.root_step
-    end = math.inf if branch.steps_left is None else start + branch.steps_left
-    horizon = int(end) if math.isfinite(end) else max(len(trajectory.turns), start) + 10**9
+        return own.score, branch.score
+    oracle = [step.reward for step in branch.steps]
+    left = branch.steps_left
+    if left is None:
+        left = max(len(own.rewards), len(oracle))
     if config.target == "reward":
-        own = [turn.reward for turn in trajectory.turns]
-        oracle = [step.reward for step in branch.steps]
         return (
-            suffix_return(own, start, horizon, config.gamma),
-            suffix_return(oracle, 0, horizon - start, config.gamma),
+            suffix_return(own.rewards, 0, left, config.gamma),
+            suffix_return(oracle, 0, left, config.gamma),
         )
     return (
-        success_return(trajectory.success, len(trajectory.turns), horizon),
-        success_return(branch.success, start + len(branch.steps), horizon),
+        success_return(own.success, len(own.actions), left),
+        success_return(branch.success, len(oracle), left),
     )
 
 

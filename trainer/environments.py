@@ -202,6 +202,9 @@ _ENVIRONMENTS: dict[str, Environment] = {
             {
                 PLANNER: "oracles.alfworld_planner:ALFWorldPlanner",
                 "explorer": "oracles.alfworld_explorer:ALFWorldExplorer",
+                "as_seen": "oracles.alfworld_planner:as_seen_planner",
+                "reference-handcoded": "oracles.alfworld_original:OriginalHandCoded",
+                "reference-planner": "oracles.alfworld_original:OriginalPlanner",
             }
         ),
         reads=frozenset(("data", "generated", "task_types")),

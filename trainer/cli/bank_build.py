@@ -7,16 +7,10 @@ runs it again.
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import gymnasium
-from gymnasium.envs.registration import load_env_creator
 
 from agent_envs.errors import SeroError
 from trainer.cli.common import emit, unset
@@ -24,7 +18,6 @@ from trainer.cli.common import emit, unset
 if TYPE_CHECKING:
     from oracles.bank import BankHeader, BankRow
     from oracles.branches import EnvRecipe
-    from oracles.walks import Walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +27,11 @@ class Args:
     out: Path
     """The file to write; it must not exist."""
     env: Annotated[str | None, unset("ENV")] = None
-    """Environment: `alfworld`, `webshop`, or a registered id (default: alfworld, or the run's)."""
+    """Environment: `alfworld`, `webshop`, a registered id, or `module:name`, a function without
+    arguments that makes one (default: alfworld, or the run's)."""
     policy: str = "random"
-    """`random` or `first` among the admissible commands, or the folder of a trained run."""
+    """`random` or `first` among the admissible commands, the folder of a trained run, or
+    `module:name`, a function from (observation, info) to a command."""
     oracle: str = "planner"
     """One of the environment's own (`planner`: its first), or `module:factory`."""
     branches: int = 100
@@ -64,14 +59,17 @@ def run(args: Args) -> int:
     from oracles.bank import write_bank
     from oracles.branches import BranchRunner
     from oracles.walks import collect, gate_shares
-    from trainer.oracle_registry import make_oracle
+    from trainer.sources import resolve
 
     _check(args)
-    recipe, oracle, policy, played, provenance = _source(args)
-    factory = partial(make_oracle, oracle, None, recipe.env_id)
-    with BranchRunner(factory, (recipe.env_id, recipe.kwargs), workers=args.workers) as runner:
+    options = {name: getattr(args, name) for name in ("data", "split", "max_steps")}
+    source = resolve(
+        env=args.env, policy=args.policy, oracle=args.oracle, seed=args.seed, options=options
+    )
+    recipe, oracle, policy = source.recipe, source.oracle, source.policy
+    with BranchRunner(source.make_oracle, recipe, workers=args.workers) as runner:
         rows, rollouts = collect(
-            played,
+            source.played,
             runner,
             args.branches,
             oracle=oracle,
@@ -79,7 +77,7 @@ def run(args: Args) -> int:
             seed=args.seed,
             max_depth=args.max_depth,
         )
-    header = _header(recipe, oracle, policy, args.seed, provenance)
+    header = _header(recipe, oracle, policy, args.seed, source.provenance)
     digest = write_bank(args.out, header, rows)
     figures = _figures(rows, rollouts) | {
         "env": recipe.env_id,
@@ -117,69 +115,6 @@ def _check(args: Args) -> None:
         raise SeroError(f"--max-depth {args.max_depth}: expected 1 or more.")
     if args.out.exists():
         raise SeroError(f"--out {args.out} exists, and a bank is never changed. Name a new file.")
-
-
-def _source(
-    args: Args,
-) -> tuple[EnvRecipe, str, str, Iterator[Walk], dict[str, Any]]:
-    """Environment, oracle, policy, its episodes, and what is known of its origin."""
-    from oracles.branches import EnvRecipe
-    from oracles.walks import PLAYERS, walks
-    from trainer.cli.play import find_env
-
-    env_id = None if args.env is None else _registered(args.env) or find_env(args.env)
-    if args.policy in PLAYERS:
-        env_id = env_id or find_env("alfworld")
-        recipe = EnvRecipe(env_id, _options(args, env_id))
-        oracle = _oracle(args.oracle, env_id)
-        return recipe, oracle, args.policy, walks(recipe(), PLAYERS[args.policy], args.seed), {}
-    if not Path(args.policy).is_dir():
-        raise SeroError(
-            f"--policy {args.policy}: neither {' nor '.join(PLAYERS)}, and there is no such folder."
-        )
-    for name in ("data", "max_steps"):
-        if getattr(args, name) is not None:
-            raise SeroError(
-                f"--{name.replace('_', '-')}: a trained run has its own. Leave it out, or play "
-                f"with --policy {' or '.join(PLAYERS)}."
-            )
-    from trainer.bank_policy import load_policy_of
-
-    trained = load_policy_of(Path(args.policy), args.split)
-    if env_id not in (None, trained.recipe.env_id):
-        raise SeroError(f"--env {args.env}: the run was trained on {trained.recipe.env_id}.")
-    oracle = _oracle(args.oracle, trained.recipe.env_id)
-    told = {"checkpoint": trained.digest}
-    return trained.recipe, oracle, trained.name, trained.walks(args.seed), told
-
-
-def _registered(name: str) -> str | None:
-    return name if name in gymnasium.registry else None
-
-
-def _options(args: Args, env_id: str) -> dict[str, Any]:
-    """Arguments of the environment, as the bank keeps them."""
-    entry: Any = gymnasium.registry[env_id].entry_point
-    known = inspect.signature(load_env_creator(entry) if isinstance(entry, str) else entry)
-    options = {
-        name: value
-        for name in ("data", "split", "max_steps")
-        if (value := getattr(args, name)) is not None
-    }
-    for name in options.keys() - known.parameters.keys():
-        raise SeroError(f"--{name.replace('_', '-')}: {env_id} has no such option.")
-    if "split" in known.parameters:
-        options.setdefault("split", "train")
-    return options
-
-
-def _oracle(name: str, env_id: str) -> str:
-    """The oracle's own name; `ConfigError` where there is none, before anything is played."""
-    from trainer.environments import PLANNER, environment_of
-    from trainer.oracle_registry import make_oracle
-
-    make_oracle(name, None, env_id)
-    return next(iter(environment_of(env_id).oracles)) if name == PLANNER else name
 
 
 def _header(

@@ -43,8 +43,12 @@ COMMANDS: dict[str, Command] = {
     "objectives": Command("objectives", "list the objectives: what each needs and costs"),
     "bank build": Command("bank_build", "collect branches of an oracle in a file"),
     "bank verify": Command("bank_verify", "run the branches of such a file again"),
+    "bank replay": Command("bank_replay", "train a policy on them under several weight rules"),
     "bench alfworld": Command("bench_alfworld", "speed beside the original engine, in one run"),
     "bench webshop": Command("bench_webshop", "the same for WebShop, beside a checkout of it"),
+    "bench oracle": Command(
+        "bench_oracle", "is an oracle worth adopting for an environment and a policy: GO or NO-GO"
+    ),
     "data status": Command(
         "data_status", "which games and products are there, what is skipped and why"
     ),

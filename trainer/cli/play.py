@@ -3,7 +3,8 @@
 Type a command as the game lists it (TAB completes it, arrow keys bring earlier lines back), or one
 of `:actions`, `:undo`, `:oracle`, `:restart`, `:next`, `:help`, `:quit`. Undoing is a restore: it
 also takes back the end of an episode. Lines may come from a pipe, or from a file with `--commands
-FILE`, which also serves to reproduce an episode.
+FILE`, which also serves to reproduce an episode. `--oracle` alone asks the environment's own first
+oracle; `--oracle NAME` another of its own (such as `explorer` or `rule`), or `module:factory`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import difflib
 import inspect
 import io
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +26,10 @@ from rich.console import Console
 
 import agent_envs  # noqa: F401  (registers the environment ids)
 from agent_envs.errors import SeroError
-from trainer.cli.common import emit, unset
+from trainer.cli.common import emit, parse_args, unset
 from trainer.cli.play_input import at_a_terminal, file_lines, piped_lines, typed_lines
 from trainer.cli.play_session import Session
+from trainer.environments import PLANNER
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,9 @@ class Args:
 
     env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = "alfworld"
     """Environment: `alfworld`, `webshop`, or any registered id."""
-    oracle: bool = False
-    """Show the oracle's next action at every step."""
+    oracle: Annotated[str | None, unset("[NAME]")] = None
+    """Show this oracle's next action at every step (default: none; without a name: the
+    environment's first)."""
     data: Annotated[str | None, unset("DATA")] = None
     """ALFWorld: a tree, a folder, an archive, one game file; WebShop: a folder of its files or an
     imported one; both: generated:small?seed=1 (default: $SERO_ALFWORLD_DATA, $ALFWORLD_DATA or
@@ -62,6 +65,28 @@ class Args:
     """Keep what is typed in this file, and continue from it (default: forget it)."""
     json: bool = False
     """Print the outcome as one JSON object on the last line."""
+
+
+def parse(words: Sequence[str]) -> Any:
+    """`Args`, where `--oracle` may stand alone, also before the name of the environment."""
+    named: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--oracle":
+            word += f"={rest.pop(0) if rest and _is_name(rest[0]) else PLANNER}"
+        named.append(word)
+    return parse_args(sys.modules[__name__], "sero play", named)
+
+
+def _is_name(word: str) -> bool:
+    if word.startswith("-"):
+        return False
+    try:
+        find_env(word)
+    except SeroError:
+        return True
+    return False
 
 
 def run(args: Args) -> int:

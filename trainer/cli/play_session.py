@@ -21,10 +21,10 @@ from rich.text import Text
 
 import agent_envs
 from agent_envs.errors import SeroError
-from oracles.base import Plan, Planner, PlanStatus
+from oracles.base import Decision, HistoryItem, Oracle, Plan, Planner, PlanStatus
 from trainer.cli.common import printable
 from trainer.data import CUT_OFF
-from trainer.oracle_registry import make_planner
+from trainer.oracle_registry import make_oracle
 
 PLAN_SECONDS = 5.0
 
@@ -55,24 +55,31 @@ class Session:
     Args:
         env: an environment of ours, as `gymnasium.make` returns it.
         console: where to print; markup has to be off.
-        oracle: show the next action of the environment's planner at every step.
+        oracle: name of the oracle whose next action is shown at every step, one of the
+            environment's own or `module:factory`; None: nothing is shown.
 
     Raises:
-        ConfigError: an oracle is asked for and the environment has none.
+        ConfigError: the environment has no such oracle.
     """
 
-    def __init__(self, env: gymnasium.Env[str, str], console: Console, oracle: bool) -> None:
+    def __init__(self, env: gymnasium.Env[str, str], console: Console, oracle: str | None) -> None:
         self.env = env
         self.console = console
-        self.oracle = oracle
-        self.planner: Planner[Any] | None = None
-        if oracle:
+        self.oracle: Oracle[Any] | None = None
+        if oracle is not None:
             env_id = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-            self.planner = make_planner(PLAN_SECONDS, env_id)
+            self.oracle = make_oracle(oracle, PLAN_SECONDS, env_id)
         self.info: dict[str, Any] = {}
-        self.steps = 0
         self.over = False
+        self._observation = ""
         self._undo: list[agent_envs.Snapshot] = []
+        self._history: list[HistoryItem] = []
+        """What was seen and typed since the start, refused commands included."""
+
+    @property
+    def steps(self) -> int:
+        """Commands since the start of the episode."""
+        return len(self._history)
 
     # ------------------------------------------------------------------ playing
 
@@ -92,7 +99,8 @@ class Session:
     def _started(self, observation: str, info: dict[str, Any]) -> None:
         self.info = info
         self._undo.clear()
-        self.steps, self.over = 0, False
+        self._history.clear()
+        self.over = False
         # In one piece, to be copied: whoever wants this task again gives it as --task-id.
         line = Text(printable(f"task {info['task_id']}"), style="dim")
         self.console.print(line, soft_wrap=True)
@@ -107,7 +115,8 @@ class Session:
         offered = self.info["admissible_actions"]
         observation, _, terminated, truncated, self.info = self.env.step(command)
         self._undo.append(before)
-        self.steps += 1
+        seen = HistoryItem(self._observation, command, bool(self.info["command_valid"]))
+        self._history.append(seen)
         self.over = terminated or truncated
         self.show(observation, "" if self.info["command_valid"] else _refused(command, offered))
 
@@ -119,7 +128,7 @@ class Session:
         count = min(count, len(self._undo))
         observation, self.info = agent_envs.restore(self.env, self._undo[-count])
         del self._undo[-count:]
-        self.steps -= count
+        del self._history[-count:]
         self.over = False
         self.show(observation)
 
@@ -176,6 +185,7 @@ class Session:
 
     def show(self, observation: str, remark: str = "") -> None:
         """Print an observation with the goal and what can be done next."""
+        self._observation = observation
         self.console.print(Panel(Text(printable(observation)), border_style="cyan"))
         if remark:
             self.say(remark, "yellow")
@@ -192,8 +202,8 @@ class Session:
             )
         else:
             self.show_actions()
-        if self.oracle:
-            self.say(f"oracle: {in_words(self.ask())}", "magenta")
+        if self.oracle is not None:
+            self.say(f"oracle: {_answer(self.ask())}", "magenta")
 
     def show_actions(self, word: str = "") -> None:
         """Print the admissible commands that contain `word`, and the forms of those unlisted."""
@@ -217,33 +227,53 @@ class Session:
             self.say(f"  {special.usage:<{width}}  {special.meaning}", "dim")
 
     def show_plan(self) -> None:
-        """Print all commands that the oracle would give from here."""
-        if not self.oracle:
+        """Print all commands that the oracle would give from here, as far as it lays them out."""
+        if self.oracle is None:
             self.say(
                 "The oracle sees what you cannot see. `sero play --oracle` lets you ask it.",
                 "yellow",
             )
             return
-        plan = self.ask()
-        self.say(f"oracle: {in_words(plan)}", "magenta")
-        for number, action in enumerate(plan.actions, start=1):
+        answer = self.ask()
+        self.say(f"oracle: {_answer(answer)}", "magenta")
+        if isinstance(answer, Decision):
+            self.say("It decides step by step and lays out no plan.", "dim")
+            return
+        for number, action in enumerate(answer.actions, start=1):
             self.say(f"  {number}. {action}", "magenta")
 
-    def ask(self) -> Plan:
-        """The planner's plan for the present state."""
-        base: Any = self.env.unwrapped
-        if self.planner is None:
+    def ask(self) -> Plan | Decision:
+        """The oracle's plan for the present state, or its next command if it makes no plans."""
+        oracle = self.oracle
+        if oracle is None:
             return Plan(PlanStatus.UNSUPPORTED, (), "no oracle was asked for")
         if self.over and not self.info["success"]:
             out = self.info["stop_reason"] in CUT_OFF
             why = "no steps are left" if out else "the episode is over"
             return Plan(PlanStatus.OVER_BUDGET, (), why)
+        base: Any = self.env.unwrapped
         try:
-            view = base.privileged()
-            left = agent_envs.remaining_steps(self.env)
-            return self.planner.plan(view, left, PLAN_SECONDS)
+            view = base.privileged() if oracle.privileged else None
+            if isinstance(oracle, Planner):
+                left = agent_envs.remaining_steps(self.env)
+                return oracle.plan(view, left, PLAN_SECONDS)
+            if self.over:
+                return Plan(PlanStatus.ALREADY_DONE, ())
+            # From the start again, so that an undone step leaves nothing behind in it.
+            state = oracle.start(view, tuple(self._history))
+            return oracle.act(state, view, self._observation)[0]
         except SeroError as error:
             return Plan(PlanStatus.UNSUPPORTED, (), str(error))
+
+
+def _answer(answer: Plan | Decision) -> str:
+    if isinstance(answer, Plan):
+        return in_words(answer)
+    if answer.action is None:
+        return in_words(Plan(answer.status, (), answer.detail))
+    if answer.status is not PlanStatus.FOUND:
+        return in_words(Plan(answer.status, (answer.action,), answer.detail))
+    return f"{answer.action}   ({answer.detail})" if answer.detail else answer.action
 
 
 def in_words(plan: Plan) -> str:

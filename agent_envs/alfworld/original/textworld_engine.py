@@ -95,7 +95,7 @@ class TextWorldGame:
         self._started = False
         with ENGINE_LOCK:
             check_versions()
-            packages = _packages()
+            packages = load_packages()
         path = Path(game) if isinstance(game, os.PathLike) else None
         if isinstance(game, str) and not game.lstrip().startswith("{"):
             path = Path(game)
@@ -189,7 +189,7 @@ class TextWorldGame:
         pddl = self._at_a_point("facts")
         world, lib = pddl._pddl_state, pddl.downward_lib
         with ENGINE_LOCK:
-            atoms = (_packages().atom * lib.get_state_size())()
+            atoms = (load_packages().atom * lib.get_state_size())()
             lib.get_state(atoms)
             found = {_flat(atom.get_fact(world.name2type)) for atom in atoms}
         # The library knows best what changes, since Python's mirror carries out both branches of
@@ -305,7 +305,12 @@ class _Packages(NamedTuple):
 
 
 @cache
-def _packages() -> _Packages:
+def load_packages() -> _Packages:
+    """What is used of the original's packages, imported without leaving traces in the process.
+
+    Raises:
+        MissingExtra: they are not installed.
+    """
     try:
         with _own_variable(), _own_numbers():
             from alfworld.agents.environment.alfred_tw_env import (
@@ -335,7 +340,7 @@ def _engine_call() -> Iterator[None]:
             yield
         finally:
             sys.argv = argv  # Fast Downward's translator rewrites it
-            for parser in _packages().parsers:
+            for parser in load_packages().parsers:
                 # It keeps its last failure, that the frames which led there, and those our
                 # games: they would stay alive until somebody parses something again.
                 parser._furthest_exception = None
@@ -354,7 +359,8 @@ def _own_numbers() -> Iterator[None]:
 @contextmanager
 def _own_variable() -> Iterator[None]:
     """Undo that importing `alfworld` makes a folder at home and points ``$ALFWORLD_DATA`` to it."""
-    if "alfworld" in sys.modules or "ALFWORLD_DATA" in os.environ:
+    former = os.environ.get("ALFWORLD_DATA")
+    if "alfworld" in sys.modules or former:  # empty is as good as unset, and breaks the import
         yield
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -363,3 +369,5 @@ def _own_variable() -> Iterator[None]:
             yield
         finally:
             os.environ.pop("ALFWORLD_DATA", None)
+            if former is not None:
+                os.environ["ALFWORLD_DATA"] = former

@@ -14,7 +14,7 @@ from rich.console import Console
 from agent_envs.alfworld.games import GameSet
 from oracles.base import Plan, PlanStatus
 from tests.trainer.cli.conftest import Outcome, Sero
-from trainer.cli.play import find_env
+from trainer.cli.play import find_env, parse
 from trainer.cli.play_session import Session, in_words
 
 _NUMBERED = re.compile(r" +(\d+)\. (.+)")
@@ -228,7 +228,7 @@ def test_what_is_shown_is_neither_markup_nor_control(houses: Path) -> None:
     out = io.StringIO()
     env = gymnasium.make("SeroALFWorld-v0", data=houses, split="train")
     console = Console(file=out, highlight=False, markup=False, emoji=False, width=200)
-    session = Session(env, console, oracle=False)
+    session = Session(env, console, oracle=None)
     session.info = {
         "goal": hostile, "steps_left": None, "success": False,
         "admissible_actions": (hostile,), "action_templates": (hostile,),
@@ -272,3 +272,39 @@ def test_the_nearest_task_is_suggested(sero: Sero, houses: Path) -> None:
     outcome = sero("play", "--data", houses, "--task-id", task_id[:-2])
     assert outcome.code == 2
     assert f"Did you mean '{task_id}'" in outcome.errors
+
+
+def test_an_oracle_that_makes_no_plan_leads_to_the_goal(
+    sero: Sero, houses: Path, tmp_path: Path
+) -> None:
+    words = ("--oracle", "explorer")
+    commands = ["fly to the moon"]  # refused: the explorer is told of that, too
+    for _ in range(49):
+        outcome = _play(sero, houses, tmp_path, *commands, words=words)
+        if outcome.figures["success"]:
+            break
+        commands.append(_oracle(outcome)[-1].split("   (")[0])
+    assert outcome.figures["success"] is True
+    assert _oracle(outcome)[-1] == "already done"
+    undone = _play(sero, houses, tmp_path, *commands, ":undo", ":oracle", words=words)
+    assert _oracle(undone)[-2:] == [commands[-1]] * 2
+    assert any("lays out no plan" in line for line in undone.lines)
+
+
+def test_the_oracle_may_be_named_anywhere_on_the_line() -> None:
+    for words, env, oracle in [
+        ([], "alfworld", None),
+        (["--oracle"], "alfworld", "planner"),
+        (["webshop", "--oracle", "rule", "--seed", "1"], "webshop", "rule"),
+        (["--oracle", "webshop"], "webshop", "planner"),
+        (["--oracle", "rule", "webshop"], "webshop", "rule"),
+        (["--oracle=mine.way:Oracle", "--json"], "alfworld", "mine.way:Oracle"),
+    ]:
+        args = parse(words)
+        assert (args.env, args.oracle) == (env, oracle), words
+
+
+def test_an_oracle_that_is_not_there_is_said(sero: Sero, houses: Path, tmp_path: Path) -> None:
+    outcome = sero("play", "--data", houses, "--oracle", "rule")
+    assert outcome.code == 2
+    assert "Unknown oracle 'rule' for SeroALFWorld-v0" in outcome.errors

@@ -56,6 +56,20 @@ def test_the_oracle_leads_to_the_purchase(sero: Sero, task_id: str, tmp_path: Pa
 _NUMBERS = {f"{number}." for number in range(1, 10)}
 
 
+def test_the_rule_goes_its_way_step_by_step(sero: Sero, task_id: str, tmp_path: Path) -> None:
+    commands: list[str] = []
+    for _ in range(5):
+        outcome = _play(sero, task_id, tmp_path, *commands, words=("--oracle", "rule"))
+        if outcome.figures["stop_reason"] is not None:
+            break
+        said = [line for line in outcome.lines if line.startswith("oracle: ")]
+        commands.append(said[-1].removeprefix("oracle: ").split("   (")[0])
+    assert outcome.figures["stop_reason"] == "purchase" or outcome.figures["success"]
+    assert len(commands) == 3
+    assert commands[0].startswith("search[")
+    assert commands[2] == "click[buy now]"
+
+
 def test_a_purchase_is_told_apart_from_running_out_of_steps(
     sero: Sero, task_id: str, tmp_path: Path
 ) -> None:
@@ -131,7 +145,7 @@ def test_webshop_is_found_by_its_short_name() -> None:
 
 def test_a_search_is_completed_up_to_its_words(task_id: str) -> None:
     env = gymnasium.make("SeroWebShop-v0", data=SHOP, split=None)
-    session = Session(env, Console(file=io.StringIO(), markup=False, emoji=False), oracle=False)
+    session = Session(env, Console(file=io.StringIO(), markup=False, emoji=False), oracle=None)
     session.begin(task_id=task_id)
     assert session.candidates()[0] == "search["
     session.act("search[chair]")
