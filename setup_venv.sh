@@ -21,7 +21,7 @@ else
     }
 fi
 install 'hatchling>=1.26' editables
-install --no-build-isolation -e '.[train,site,browser,spacy,webshop-reference,dev]'
+install --no-build-isolation -e '.[train,site,browser,spacy,webshop-reference,pddl,dev]'
 
 # The original ALFWorld engine (reference for tests, `sero verify`, `sero bench`) compiles C and C++.
 if command -v cc >/dev/null 2>&1 && command -v c++ >/dev/null 2>&1; then

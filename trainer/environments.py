@@ -203,6 +203,7 @@ _ENVIRONMENTS: dict[str, Environment] = {
                 PLANNER: "oracles.alfworld_planner:ALFWorldPlanner",
                 "explorer": "oracles.alfworld_explorer:ALFWorldExplorer",
                 "as_seen": "oracles.alfworld_planner:as_seen_planner",
+                "pddl": "oracles.pddl.oracle:PDDLOracle",
                 "reference-handcoded": "oracles.alfworld_original:OriginalHandCoded",
                 "reference-planner": "oracles.alfworld_original:OriginalPlanner",
             }

@@ -11,6 +11,7 @@ from agent_envs.alfworld.backends import check_state, engine_named
 from agent_envs.alfworld.games import GameSet, load_game_set, parse_task_types
 from agent_envs.alfworld.model import PrivilegedView, TaskType
 from agent_envs.alfworld.naming import KEY_LIMIT
+from agent_envs.alfworld.rules_view import RulesView, rules_view
 from agent_envs.alfworld.text import REFUSAL
 from agent_envs.alfworld.variants import (
     GOAL_SOURCES,
@@ -24,6 +25,7 @@ from agent_envs.core import TextEnv
 from agent_envs.errors import (
     InvalidOption,
     MissingData,
+    PrivilegedAccess,
     ResetNeeded,
     SnapshotMismatch,
     TaskNotFound,
@@ -130,16 +132,21 @@ class ALFWorldEnv(TextEnv):
         """The manifest hash of the games."""
         return self._games.manifest_hash
 
-    def privileged(self) -> PrivilegedView:
+    def privileged(self) -> PrivilegedView | RulesView:
         """Rules, true state and budget, for oracles.
+
+        A `RulesView` for a game that only the original engine can play: its own PDDL and facts.
 
         Raises:
             ResetNeeded: before the first reset.
-            PrivilegedAccess: the game is one that only the original engine can play.
         """
         if self._game is None:
             raise ResetNeeded("There is no privileged view before the first reset().")
-        return PrivilegedView(*self._engine.view(self._game, self._state), self.remaining_steps)
+        try:
+            known = self._engine.view(self._game, self._state)
+        except PrivilegedAccess:  # only the original engine knows the rules
+            return rules_view(self._game, self._state, self.remaining_steps)
+        return PrivilegedView(*known, self.remaining_steps)
 
     def close(self) -> None:
         """End the episode and let go of the game; `reset` starts another."""

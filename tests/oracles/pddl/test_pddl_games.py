@@ -38,12 +38,10 @@ def _spread(games: GameSet, number: int) -> Iterator[tuple[GameSet, str]]:
 
 def forty(real: GameSet) -> list[tuple[GameSet, str]]:
     """Ten small ones, ten of standard size, twenty published ones; all task types."""
-    made = [generate_game_set(11, {"train": 10}, spec) for spec in (SMALL, STANDARD)]
-    return [
-        *_spread(made[0], full_count(1, 10)),
-        *_spread(made[1], full_count(1, 10)),
-        *_spread(real, full_count(1, 20)),
-    ]
+    small, standard = [generate_game_set(11, {"train": 10}, spec) for spec in (SMALL, STANDARD)]
+    if full_count(0, 1):
+        return [*_spread(small, 10), *_spread(standard, 10), *_spread(real, 20)]
+    return [(games, games.task_ids()[n]) for games, n in ((small, 4), (standard, 9), (real, 300))]
 
 
 def _unfinished(game: Game, rng: Random) -> State:
