@@ -25,6 +25,7 @@ import gymnasium
 
 import agent_envs
 from agent_envs.errors import SeroError, SnapshotFormatError
+from oracles.bank_digest import row_digest
 from oracles.bank_format import (
     BANK_FORMAT,
     BankError,
@@ -40,12 +41,11 @@ from oracles.bank_format import (
     decoded,
     from_row,
     read_file,
-    row_digest,
     to_row,
     write_file,
 )
 from oracles.base import Decision, History, PlanStatus
-from oracles.branch import Branch, BranchStatus, Reason, run
+from oracles.branch import FAILURES, Branch, BranchStatus, Reason, run
 from oracles.branches import WORKER_ERROR, Env, EnvRecipe, EnvSource
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "Mismatch",
     "MissingBank",
     "PolicyEnd",
+    "Recorded",
     "Verification",
     "header_of",
     "read_bank",
@@ -212,8 +213,8 @@ def verify_bank(
 # ------------------------------------------------------------------ one branch
 
 
-class _Recorded:
-    """Says what the oracle of a branch said, and stops for the same reason."""
+class Recorded:
+    """An oracle that says what the oracle of a branch said, and stops for the same reason."""
 
     privileged = False
 
@@ -250,7 +251,7 @@ def _verify_row(env: Env, number: int, row: Row) -> Iterator[Mismatch]:
     branch = run(
         env,
         recorded.branch.root,
-        _Recorded(recorded.branch),
+        Recorded(recorded.branch),
         recorded.horizon,
         history=recorded.branch.history,
         expected=recorded.expected,
@@ -304,7 +305,7 @@ def _play_again(env: Env, recorded: BankRow) -> PolicyEnd:
             break
         try:
             _, reward, terminated, truncated, info = env.step(action)
-        except Exception:  # it did not when the bank was made: the missing command is what differs
+        except FAILURES:  # it did not when the bank was made: the missing command is what differs
             break
         rewards.append(float(reward))
         over = terminated or truncated
@@ -319,7 +320,11 @@ def _open(raw: RawBank, source: EnvSource | None) -> Env:
     header = raw.header
     if source is None and ":" in header.env_id:
         # Gymnasium would import what a file names.
-        _refuse(raw, f"{header.env_id!r} names a module; import it and give `env`")
+        _refuse(
+            raw,
+            f"{header.env_id!r} names a module. If you trust it, say so: `sero bank verify --env "
+            f"{header.env_id}`; in Python, give `env`",
+        )
     given = (header.env_id, header.env_kwargs) if source is None else source
     make = EnvRecipe(*given) if isinstance(given, tuple) else given
     try:
@@ -339,15 +344,15 @@ def _open(raw: RawBank, source: EnvSource | None) -> Env:
 
 def _refuse(raw: RawBank, why: str) -> NoReturn:
     raise BankError(
-        f"The bank {raw.path} cannot be verified here: {why}. It needs {raw.header.env_id} with "
-        f"{dict(raw.header.env_kwargs)}; `sero bank verify --data` names the data where they lie "
-        "elsewhere."
+        f"The bank {raw.path} cannot be verified here: {why.rstrip('.')}. It needs "
+        f"{raw.header.env_id} with {dict(raw.header.env_kwargs)}; `sero bank verify --data` names "
+        "the data where they lie elsewhere."
     )
 
 
 def _identity(env: Env, provenance: Any) -> tuple[str, str]:
     unwrapped: Any = env.unwrapped
-    revision = str(getattr(unwrapped, "data_revision", provenance["data_revision"]))
+    revision = str(getattr(unwrapped, "data_revision", provenance.get("data_revision", "")))
     return revision, str(provenance.get("manifest_hash", revision))
 
 

@@ -6,7 +6,6 @@ its other columns, the metadata one over itself and all of these. Nothing here r
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
@@ -17,6 +16,8 @@ from typing import Any
 
 from agent_envs import Snapshot
 from agent_envs.errors import DataError, SnapshotFormatError
+from oracles.bank_damage import damage
+from oracles.bank_digest import row_digest, sha256
 from oracles.base import HistoryItem
 from oracles.branch import Branch, BranchStatus, BranchStep, RootRecord
 
@@ -104,15 +105,10 @@ class RawBank:
     rows: tuple[Row, ...]
 
 
-def row_digest(row: Row) -> str:
-    """SHA-256 (hex) over all columns but the digest itself; floats bit for bit."""
-    return _sha256({name: value for name, value in row.items() if name != "digest"})
-
-
 def bank_digest(header: BankHeader, counts: Mapping[str, int], rows: Sequence[Row]) -> str:
     """SHA-256 (hex) over the metadata and the digests of all rows, in their order."""
     parts = [_header_values(header), dict(counts), [row["digest"] for row in rows]]
-    return _sha256([BANK_FORMAT, *parts])
+    return sha256([BANK_FORMAT, *parts])
 
 
 def count(rows: Sequence[Row]) -> dict[str, int]:
@@ -203,6 +199,25 @@ def from_row(row: Row) -> BankRow:
     return BankRow(branch, expected, own, **{name: row[name] for name in names})
 
 
+def check_header(path: Path, header: BankHeader) -> dict[str, Any]:
+    """The values of a header that can be written.
+
+    Raises:
+        BankError: something that would not come back as it is.
+    """
+    try:
+        values = _header_values(header)
+        if json.loads(json.dumps(values, allow_nan=False)) != values:
+            raise ValueError("a tuple, or a key that is no text")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BankError(
+            f"Cannot write the bank {path}: its header is not plain JSON ({error}). Use strings, "
+            "numbers, true, false, null, lists and objects; name data by a path or a text such as "
+            "'generated:small?seed=1'."
+        ) from error
+    return values
+
+
 def write_file(path: Path, header: BankHeader, rows: Sequence[Row]) -> str:
     """Write a bank and return its digest; readers see the former file or the whole new one.
 
@@ -213,16 +228,7 @@ def write_file(path: Path, header: BankHeader, rows: Sequence[Row]) -> str:
     import pyarrow.parquet as pq
 
     counts = count(rows)
-    try:
-        values = _header_values(header)
-        if json.loads(json.dumps(values, allow_nan=False)) != values:
-            raise ValueError("a tuple, or a key that is no text")
-    except (TypeError, ValueError) as error:
-        raise BankError(
-            f"Cannot write the bank {path}: its header is not plain JSON ({error}). Use strings, "
-            "numbers, true, false, null, lists and objects; name data by a path or a text such as "
-            "'generated:small?seed=1'."
-        ) from error
+    values = check_header(path, header)
     digest = bank_digest(header, counts, rows)
     told = json.dumps({**values, "counts": counts, "digest": digest}, sort_keys=True)
     schema = _schema().with_metadata({_FORMAT_KEY: b"%d" % BANK_FORMAT, _HEADER_KEY: told.encode()})
@@ -272,6 +278,10 @@ def read_file(path: Path) -> RawBank:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             metadata = file.schema_arrow.metadata or {}
             _check_format(path, metadata.get(_FORMAT_KEY), file.schema_arrow)
+            plain = file.metadata.metadata or {}  # the copy that other readers of Parquet see
+            for key in (_FORMAT_KEY, _HEADER_KEY):
+                if plain.get(key) != metadata[key]:
+                    raise ValueError(f"The two copies of {key.decode()!r} in its metadata differ.")
             rows = file.read().to_pylist()
         told = json.loads(metadata[_HEADER_KEY])
         header = BankHeader(**{f.name: told[f.name] for f in fields(BankHeader)})
@@ -281,7 +291,7 @@ def read_file(path: Path) -> RawBank:
             raise
         raise BankError(
             f"The bank {path} is damaged or cut short, or no bank at all: "
-            f"{' '.join(str(error).split())} Copy it again, or build it again with "
+            f"{' '.join(str(error).split())}{damage(path)} Copy it again, or build it again with "
             "`sero bank build`."
         ) from error
 
@@ -388,8 +398,3 @@ def _values(record: HistoryItem | BranchStep) -> dict[str, Any]:
 def _header_values(header: BankHeader) -> dict[str, Any]:
     found = {f.name: getattr(header, f.name) for f in fields(header)}
     return {name: dict(v) if isinstance(v, Mapping) else v for name, v in found.items()}
-
-
-def _sha256(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=bytes.hex)
-    return hashlib.sha256(text.encode()).hexdigest()

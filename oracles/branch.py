@@ -22,6 +22,10 @@ import agent_envs
 from agent_envs import Snapshot
 from oracles.base import Decision, History, Oracle, PlanStatus
 
+FAILURES = (Exception, SystemExit)
+"""What the code of an oracle or an env may raise and cost no more than its branch. A call of
+`sys.exit` in it must not end the program: exit code 0 would read as success."""
+
 
 class BranchStatus(StrEnum):
     """How a branch ended."""
@@ -114,7 +118,8 @@ class Branch:
     restore_s: float = field(default=0.0, compare=False)
     oracle_s: float = field(default=0.0, compare=False)
     env_s: float = field(default=0.0, compare=False)
-    """Seconds spent in restoring, in the oracle and in the env's steps."""
+    """Seconds spent in restoring, in the oracle, and in the env: its steps and its privileged
+    view."""
     next_admissible: tuple[str, ...] = ()
     """Admissible commands after the last step; empty without steps."""
 
@@ -213,7 +218,9 @@ class _Run:
 
     def _fail(self, reason: str, detail: str) -> None:
         self.reasons.append(reason)
-        self.details.append(f"{reason}: {detail}" if detail else reason)
+        words = f"{reason}: {detail}" if detail else reason
+        # A bank is UTF-8, which has no halves of characters.
+        self.details.append(words.encode("utf-8", "backslashreplace").decode("utf-8"))
 
     def _restore(self) -> str | None:
         """Restore and verify the root; its observation, or None after a failure."""
@@ -223,7 +230,7 @@ class _Run:
             self.admissible = self.info["admissible_actions"]
             self.templates = tuple(self.info.get("action_templates", ()))
             self.steps_left = agent_envs.remaining_steps(self.env)
-        except Exception as error:
+        except FAILURES as error:
             self._fail(Reason.RESTORE_ERROR, _words(error))
             return None
         finally:
@@ -255,16 +262,19 @@ class _Run:
             return BranchStatus.STOPPED
         try:
             privileged = bool(self.oracle.privileged)
-        except Exception as error:
+        except FAILURES as error:
             self._fail(Reason.ORACLE_ERROR, _words(error))
             return BranchStatus.STOPPED
         state: Any = None
         while len(self.steps) < limit:
+            began = perf_counter()
             try:
                 view = self._view() if privileged else None
-            except Exception as error:
+            except FAILURES as error:
                 self._fail(Reason.ENV_ERROR, _words(error))
                 return BranchStatus.STOPPED
+            finally:
+                self.env_s += perf_counter() - began
             began = perf_counter()
             try:
                 if not self.steps:
@@ -274,7 +284,12 @@ class _Run:
                     raise TypeError(f"act must give a Decision, got {type(decision).__name__}")
                 if not isinstance(decision.status, PlanStatus):
                     raise TypeError(f"a status is a PlanStatus, got {decision.status!r}")
-            except Exception as error:
+                if not isinstance(decision.thought, str | None):
+                    raise TypeError(f"a thought is a str or None, got {decision.thought!r}")
+                for text in (decision.action, decision.thought):
+                    if isinstance(text, str):
+                        text.encode()  # no bank could hold halves of characters
+            except FAILURES as error:
                 self._fail(Reason.ORACLE_ERROR, _words(error))
                 return BranchStatus.STOPPED
             finally:
@@ -332,7 +347,7 @@ class _Run:
             )
             self.admissible = info["admissible_actions"]
             self.templates = tuple(info.get("action_templates", ()))
-        except Exception as error:
+        except FAILURES as error:
             self._fail(Reason.ENV_ERROR, _words(error))
             return None
         finally:
@@ -348,6 +363,6 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile(".+".join(map(re.escape, parts)), re.DOTALL)
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     # also where the error's own `__str__` fails
     return "".join(format_exception_only(error)).strip()

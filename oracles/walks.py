@@ -151,9 +151,11 @@ def draw_roots(played: Iterator[Walk], number: int, seed: int) -> DrawnRoots:
     while len(states) < number:
         walk = next(played, None) if taken < most else None
         if walk is None:
+            fewer = f"Ask for at most {len(states)}, or name" if states else "Name"
             raise BankBuildError(
                 f"Only {len(states)} of {taken} episodes failed, and roots are states of failed "
-                f"ones. Ask for fewer than {number} branches, or name another --policy."
+                f"ones, one of each; asked for are {number}. {fewer} another --policy: this one "
+                f"{'hardly fails' if states else 'does not fail'}."
             )
         taken += 1
         won += walk.success

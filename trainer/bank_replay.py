@@ -48,6 +48,7 @@ from trainer.methods.protocol import PassLimits, Rollouts, Setup
 from trainer.methods.sero import Sero
 from trainer.metrics import MetricsLog, Phases
 from trainer.models.tiny import load_policy, save_policy
+from trainer.outputs import ready_folder
 from trainer.rollout import Student
 from trainer.run_folder import RunFolder, dtype_of, make_student, usable_device
 from trainer.runinfo import write_json
@@ -315,10 +316,10 @@ def replay_all(
         on_iteration: called with the rule and its finished iterations.
 
     Raises:
-        SeroError: `out` exists.
+        SeroError: `out` exists, or cannot be written.
     """
     check_new(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    ready_folder(out.parent, "--out")
     work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
     try:
         before = replay.before(work / "before")

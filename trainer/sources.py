@@ -12,10 +12,11 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from traceback import extract_tb, format_exception_only
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -33,8 +34,20 @@ from trainer.oracle_registry import make_oracle
 if TYPE_CHECKING:
     from trainer.bank_policy import TrainedPolicy
 
-__all__ = ["ImportedRecipe", "OracleRecipe", "Source", "SourceError", "load_named", "resolve"]
+__all__ = [
+    "ImportedRecipe",
+    "OracleRecipe",
+    "Source",
+    "SourceError",
+    "load_named",
+    "of_somebody",
+    "resolve",
+    "somebodys",
+]
 
+FAILURES = (Exception, SystemExit)
+"""What somebody's code may raise; a call of `sys.exit` in it must not end the command, whose exit
+code would then mean something else."""
 Options = Mapping[str, Any]
 """`data`, `split` and `max_steps`; None: not given."""
 
@@ -50,7 +63,9 @@ class ImportedRecipe(EnvRecipe):
 
     def __call__(self) -> gymnasium.Env[str, str]:
         """A new environment."""
-        made: gymnasium.Env[str, str] = _maker(self.env_id)(**self.kwargs)
+        maker = _maker(self.env_id)
+        with somebodys(f"--env {self.env_id}"):
+            made: gymnasium.Env[str, str] = maker(**self.kwargs)
         return made
 
 
@@ -72,7 +87,8 @@ class OracleRecipe:
         if ":" not in self.name:
             return make_oracle(self.name, None, self.env_id)
         factory = load_named(self.name, "--oracle")
-        made = factory() if callable(factory) else factory
+        with somebodys(f"--oracle {self.name}"):
+            made = factory() if callable(factory) else factory
         if not isinstance(made, Oracle):
             raise SourceError(
                 f"--oracle {self.name} gives a {type(made).__name__}, which is no oracle: expected "
@@ -121,7 +137,7 @@ def resolve(
     recipe, known = _environment("alfworld" if env is None else env, given)
     player = PLAYERS[policy] if policy in PLAYERS else _player(policy)
     found = _oracle(oracle, known)
-    played = walks(_opened(recipe), player, seed)
+    played = _episodes(walks(_opened(recipe), player, seed), recipe.env_id)
     return Source(recipe, found.name, found, policy, played, {})
 
 
@@ -138,12 +154,37 @@ def load_named(place: str, option: str) -> Any:
     return found
 
 
+@contextmanager
+def somebodys(what: str) -> Iterator[None]:
+    """Around a call of code that is not ours: what it raises becomes a typed error with its place.
+
+    Raises:
+        SourceError: for everything but our own typed errors, which are passed on.
+    """
+    try:
+        yield
+    except SeroError:
+        raise
+    except FAILURES as error:
+        words = "".join(format_exception_only(error)).strip()
+        frames = extract_tb(error.__traceback__)
+        place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        raise SourceError(f"{what} fails: {words}{place}") from error
+
+
+def of_somebody(recipe: EnvRecipe) -> AbstractContextManager[None]:
+    """`somebodys` around work in environments of `recipe`; where they are ours, nothing at all."""
+    place = recipe.env_id
+    return somebodys(f"--env {place}") if ":" in place else nullcontext()
+
+
 # ------------------------------------------------------------------------------ policies
 
 
 def _player(policy: str) -> Player:
     found = load_named(policy, "--policy")
-    choose: Any = found() if isinstance(found, type) else found
+    with somebodys(f"--policy {policy}"):
+        choose: Any = found() if isinstance(found, type) else found
     if not callable(choose):
         raise SourceError(
             f"--policy {policy} is of type {type(choose).__name__}: expected a function from "
@@ -151,7 +192,8 @@ def _player(policy: str) -> Player:
         )
 
     def play(observation: str, info: Mapping[str, Any], _: np.random.Generator) -> str:
-        command = choose(observation, info)
+        with somebodys(f"--policy {policy}"):
+            command = choose(observation, info)
         if not isinstance(command, str):
             raise SourceError(f"--policy {policy} answered {command!r}: expected a command, a str.")
         return command
@@ -249,6 +291,11 @@ def _accepted(
     return options
 
 
+def _episodes(played: Iterator[Walk], env_id: str) -> Iterator[Walk]:
+    with somebodys(f"--env {env_id}: an episode"):
+        yield from played
+
+
 def _opened(recipe: EnvRecipe) -> gymnasium.Env[str, str]:
     env = recipe()
     base = env.unwrapped if isinstance(env, gymnasium.Env) else env
@@ -287,7 +334,7 @@ def _module(place: str, option: str) -> Any:
     try:
         with _current_folder_first():
             return importlib.import_module(module)
-    except Exception as error:  # whatever somebody's module does while it is imported
+    except FAILURES as error:  # whatever somebody's module does while it is imported
         raise SourceError(
             f"{option} {place}: the module {module} cannot be imported "
             f"({type(error).__name__}: {error}). It is looked for in the current folder and where "

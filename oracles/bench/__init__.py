@@ -24,9 +24,10 @@ from oracles.bench.figures import (
 )
 from oracles.bench.measure import Progress, measure
 from oracles.bench.outcomes import gate_figures, oracle_figures
-from oracles.bench.verdict import MOST_OVERHEAD, verdict
+from oracles.bench.verdict import FEWEST_ROOTS, MOST_OVERHEAD, verdict
 
 __all__ = [
+    "FEWEST_ROOTS",
     "GROUPS",
     "MOST_OVERHEAD",
     "ROLLOUTS",

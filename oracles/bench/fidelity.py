@@ -20,11 +20,27 @@ import numpy as np
 
 import agent_envs
 from agent_envs import Snapshot
-from oracles.bench.figures import DepthBin, Extent, Quantiles, RestoreFailure, RestoreFigures
+from oracles.bench.figures import (
+    DepthBin,
+    Extent,
+    Probe,
+    Quantiles,
+    RestoreFailure,
+    RestoreFigures,
+)
+from oracles.branch import FAILURES, BranchStatus
 from oracles.branches import Env
 from oracles.walks import Walk
 
-__all__ = ["Clock", "Restored", "doubling_bins", "restore_figures", "restore_root", "spread"]
+__all__ = [
+    "Clock",
+    "Restored",
+    "doubling_bins",
+    "restore_figures",
+    "restore_root",
+    "spread",
+    "with_branches",
+]
 
 Clock = Callable[[], float]
 """Seconds since some moment, such as `time.perf_counter`."""
@@ -113,6 +129,27 @@ def restore_figures(
     return figures, total / len(seconds) if seconds else 0.0
 
 
+def with_branches(figures: RestoreFigures, probes: Sequence[Probe]) -> RestoreFigures:
+    """`figures`, less the restores that failed before a branch although the others held."""
+    failed = [probe for probe in probes if probe.branch.status is BranchStatus.NOT_STARTED]
+    if not failed or figures.exact < figures.roots:
+        return figures
+    exact = figures.roots - len(failed)
+    return replace(
+        figures,
+        share=exact / figures.roots,
+        exact=exact,
+        failures=tuple(
+            RestoreFailure(
+                probe.branch.root.task_id,
+                probe.t,
+                f"restored for the branch: {probe.branch.detail[: 2 * _LONGEST]}",
+            )
+            for probe in failed[:_SHOWN]
+        ),
+    )
+
+
 def restore_root(
     env: Env, walk: Walk, t: int, clock: Clock = perf_counter, *, replay: bool = True
 ) -> Restored:
@@ -126,7 +163,7 @@ def restore_root(
     try:
         data = recorded.to_bytes()
         snap = Snapshot.from_bytes(data)
-    except Exception as error:
+    except FAILURES as error:
         return Restored(task_id, t, f"the snapshot as bytes: {_words(error)}", replayed=False)
     if snap != recorded:
         return Restored(task_id, t, "the snapshot is another one after bytes", replayed=False)
@@ -137,7 +174,7 @@ def restore_root(
         began = clock()
         again = agent_envs.snapshot(env)
         snapshot_s = clock() - began
-    except Exception as error:
+    except FAILURES as error:
         return Restored(task_id, t, f"the restore: {_words(error)}", replayed=False)
     replayed = False
     try:
@@ -145,7 +182,7 @@ def restore_root(
         if what is None and replay:
             replayed = True
             what = _rest_difference(env, walk, t)
-    except Exception as error:
+    except FAILURES as error:
         what = f"after the restore: {_words(error)}"
     return Restored(task_id, t, what, replayed, restore_s, snapshot_s, len(data))
 
@@ -194,7 +231,7 @@ def _rest_difference(env: Env, walk: Walk, t: int) -> str | None:
         where = f"step {k} ({item.action!r:.60}): "
         try:
             observation, reward, terminated, truncated, info = env.step(item.action)
-        except Exception as error:
+        except FAILURES as error:
             return where + _words(error)
         expected = walk.end if k == last else walk.seen[k + 1].observation
         if observation != expected:
@@ -232,7 +269,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     return "".join(format_exception_only(error)).strip()[: 2 * _LONGEST]
 
 

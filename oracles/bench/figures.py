@@ -195,7 +195,7 @@ class OracleFigures:
 
 @dataclass(frozen=True, slots=True)
 class MeanInterval:
-    """A mean with its percentile bootstrap interval."""
+    """A mean with its percentile bootstrap interval; a Wilson bound where all values are equal."""
 
     mean: float
     low: float
@@ -229,6 +229,8 @@ class GateFigures:
     """`invalid`, `oracle_not_better` (gap 0), `oracle_worse` (below 0), `active` (above)."""
     invalid_by_reason: Mapping[str, int]
     """Codes of `Branch.reasons`; a branch may have several."""
+    invalid_examples: Mapping[str, str]
+    """By code, the words of the first such branch; for people, may tell what is hidden."""
     mean_gate: float
     zero_share: float
     """Roots whose gate is 0."""

@@ -4,8 +4,10 @@ Promises (tests/oracles/bench/):
 
 1. What the environment or the oracle does wrong at a root is in the figures; nothing is raised for
    it. Arguments that make no sense, and a policy that hardly fails, are typed errors.
-2. The same arguments give the same figures, but for the times, if the oracle answers alike.
-3. Roots are those that `sero bank build` takes for the same policy and seed.
+2. A branch counts for what its commands do alone: they are run again without the oracle, so that
+   one that reaches into the environment gains nothing by it.
+3. The same arguments give the same figures, but for the times, if the oracle answers alike.
+4. Roots are those that `sero bank build` takes for the same policy and seed.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from typing import Any, cast
 from agent_envs.errors import InvalidOption
 from oracles.base import Oracle
 from oracles.bench.cost import step_costs
-from oracles.bench.fidelity import Clock, restore_figures
+from oracles.bench.fidelity import Clock, restore_figures, with_branches
 from oracles.bench.figures import Measured, Probe
 from oracles.bench.outcomes import (
     TimedOracle,
+    carried_out,
     first_states,
     gate_figures,
     oracle_figures,
@@ -70,6 +73,7 @@ def measure(
     Raises:
         InvalidOption: an argument that makes no sense.
         BankBuildError: hardly an episode fails.
+        MissingExtra: the oracle needs a package that is not installed.
     """
     _check(roots, seed, target, return_scale, from_reset)
     make = EnvRecipe(*recipe) if isinstance(recipe, tuple) else recipe
@@ -81,15 +85,19 @@ def measure(
     timed = TimedOracle(oracle(), clock)
     starts = first_states(make, seed, from_reset)
     with BranchRunner(lambda: cast(Oracle[Any], timed), make) as runner:
-        wins = _branches(runner, starts, "tasks", tell)
+        wins = _branches(runner, starts, "tasks", tell, timed)
         timed.clear()
         states = drawn.states
-        branches = _branches(runner, [walk.request(t) for walk, t in states], "branches", tell)
+        roots_of = [walk.request(t) for walk, t in states]
+        branches = _branches(runner, roots_of, "branches", tell, timed)
     probes = tuple(
         Probe(walk, t, branch, walk.rest(t))
         for branch, (walk, t) in zip(branches, states, strict=True)
     )
     repeated = repeats_alike(probes, oracle, make)
+    restore = with_branches(restore, probes)
+    if restore.exact == restore.roots:  # else the restore is to blame for what comes out otherwise
+        probes = carried_out(probes, make)
     return Measured(
         probes=probes,
         episodes=drawn.episodes,
@@ -108,7 +116,7 @@ def measure(
         target=target,
         return_scale=return_scale,
         seed=seed,
-        leaks=audit(branches, branches[0].root.env_id),
+        leaks=audit([probe.branch for probe in probes], branches[0].root.env_id),
     )
 
 
@@ -122,11 +130,17 @@ def _told(played: Iterator[Walk], roots: int, tell: Progress) -> Iterator[Walk]:
 
 
 def _branches(
-    runner: BranchRunner, requests: list[BranchRequest], what: str, tell: Progress
+    runner: BranchRunner,
+    requests: list[BranchRequest],
+    what: str,
+    tell: Progress,
+    timed: TimedOracle,
 ) -> list[Branch]:
     found = []
     for done, request in enumerate(requests, start=1):
         found += runner.run([request])
+        if timed.missing is not None:
+            raise timed.missing  # says nothing of the oracle
         tell(what, done, len(requests))
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter
@@ -13,8 +14,9 @@ from typing import Any
 import numpy as np
 
 import agent_envs
+from agent_envs.errors import MissingExtra
 from agent_envs.statistics import bootstrap_mean, wilson
-from oracles.bank import BankRow
+from oracles.bank import BankRow, Recorded
 from oracles.base import Decision, History, Oracle, PlanStatus
 from oracles.bench.fidelity import Clock, doubling_bins, spread
 from oracles.bench.figures import (
@@ -29,10 +31,20 @@ from oracles.bench.figures import (
     Steps,
 )
 from oracles.branch import Branch, BranchStatus, Reason, RootRecord
-from oracles.branches import BranchRequest, Env, EnvSource, OracleFactory, run_branches
+from oracles.branches import (
+    BranchRequest,
+    Env,
+    EnvRecipe,
+    EnvSource,
+    OracleFactory,
+    run_branches,
+    run_request,
+)
 
 __all__ = [
+    "NOT_REPEATED",
     "TimedOracle",
+    "carried_out",
     "first_states",
     "gate_figures",
     "oracle_figures",
@@ -42,10 +54,14 @@ __all__ = [
 
 BOOTSTRAP = "bench-gap"
 """Purpose of the stream behind the interval of the mean gap."""
+NOT_REPEATED = "not_repeated"
+"""Among `invalid_by_reason`: the commands of the branch, run again without the oracle, do something
+else. The oracle changed the environment that it was shown, or the environment is not repeatable."""
 _REPEATED = 32
 _GAP_BINS = 10
 """Bins on each side of the one around 0, up to `return_scale`."""
 _MICRO = 1e6
+_LONGEST = 320
 _DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -61,6 +77,7 @@ class TimedOracle:
         """Forget what was kept."""
         self.seconds = 0.0
         self.decision_s: list[float] = []
+        self.missing: MissingExtra | None = None
         self.statuses: Counter[str] = Counter()
 
     @property
@@ -73,8 +90,9 @@ class TimedOracle:
         began = self.clock()
         try:
             return self.oracle.start(view, history)
-        except Exception:
+        except BaseException as error:
             self.statuses["error"] += 1
+            self._note(error)
             raise
         finally:
             self.seconds += self.clock() - began
@@ -86,12 +104,19 @@ class TimedOracle:
         try:
             answer = self.oracle.act(state, view, observation)
             status = _status(answer)
+        except MissingExtra as error:
+            self._note(error)
+            raise
         finally:
             taken = self.clock() - began
             self.seconds += taken
             self.decision_s.append(taken)
             self.statuses[status] += 1
         return answer
+
+    def _note(self, error: BaseException) -> None:
+        if isinstance(error, MissingExtra):
+            self.missing = error
 
 
 def first_states(make: Callable[[], Env], seed: int, most: int) -> list[BranchRequest]:
@@ -113,6 +138,31 @@ def first_states(make: Callable[[], Env], seed: int, most: int) -> list[BranchRe
     finally:
         env.close()
     return requests
+
+
+def carried_out(probes: Sequence[Probe], env: EnvSource) -> tuple[Probe, ...]:
+    """The probes, with branches invalid that their commands alone do not bring about.
+
+    Every valid branch is run once more, in an environment that is asked for no privileged view.
+    """
+    found = []
+    make = EnvRecipe(*env) if isinstance(env, tuple) else env
+    with closing(make()) as other:
+        for probe in probes:
+            branch = probe.branch
+            if branch.valid:
+                request = probe.walk.request(probe.t)
+                again = run_request(other, Recorded(branch), request, len(branch.steps))
+                if (again.steps, again.success) != (branch.steps, branch.success):
+                    words = "its commands alone do something else"
+                    branch = replace(
+                        branch,
+                        valid=False,
+                        reasons=(NOT_REPEATED,),
+                        detail=f"{NOT_REPEATED}: {words}",
+                    )
+            found.append(replace(probe, branch=branch))
+    return tuple(found)
 
 
 def repeats_alike(
@@ -212,6 +262,7 @@ def gate_figures(
     """
     reasons: Counter[str] = Counter()
     invalid: Counter[str] = Counter()
+    examples: dict[str, str] = {}
     gaps: list[float] = []
     compared: list[float] = []
     reached: list[bool] = []
@@ -221,6 +272,8 @@ def gate_figures(
         if not probe.branch.valid:
             reasons["invalid"] += 1
             invalid.update(set(probe.branch.reasons))
+            for code in probe.branch.reasons:
+                examples.setdefault(code, probe.branch.detail[:_LONGEST])
         elif not math.isfinite(other - own):
             reasons["invalid"] += 1
             invalid[Reason.NON_FINITE] += 1
@@ -233,11 +286,7 @@ def gate_figures(
         if probe.branch.status is not BranchStatus.NOT_STARTED:
             compared.append(gap)
     gates = [min(max(gap / return_scale, 0.0), 1.0) for gap in gaps]
-    interval = (
-        MeanInterval(*bootstrap_mean(compared, seed, purpose=BOOTSTRAP))
-        if compared
-        else MeanInterval(0.0, 0.0, 0.0)
-    )
+    interval = _interval(compared, return_scale, seed)
     return GateFigures(
         roots=len(probes),
         compared=len(compared),
@@ -247,12 +296,29 @@ def gate_figures(
             for name in ("invalid", "oracle_not_better", "oracle_worse", "active")
         },
         invalid_by_reason=dict(sorted(invalid.items())),
+        invalid_examples=dict(sorted(examples.items())),
         mean_gate=math.fsum(gates) / len(gates),
         zero_share=sum(gate == 0 for gate in gates) / len(gates),
         gap=interval,
         gap_histogram=_histogram(gaps, return_scale),
         oracle_success=sum(reached) / len(reached) if reached else None,
     )
+
+
+def _interval(gaps: Sequence[float], scale: float, seed: int) -> MeanInterval:
+    """The bootstrap interval of the mean gap; where all gaps are equal, one that has a width.
+
+    Samples of equal values are all alike, however few there are. As for a share of which nothing
+    was seen (Wilson 1927), q = z^2/(n + z^2) of all roots may be otherwise: as good as the policy,
+    or fully better; where the oracle is worse throughout, fully worse.
+    """
+    if not gaps:
+        return MeanInterval(0.0, 0.0, 0.0)
+    if min(gaps) < max(gaps):
+        return MeanInterval(*bootstrap_mean(gaps, seed, purpose=BOOTSTRAP))
+    gap, other = gaps[0], wilson(0, len(gaps))[1]
+    least, most = 0.0 if gap >= 0 else min(gap, -scale), max(gap, scale)
+    return MeanInterval(gap, gap + other * (least - gap), gap + other * (most - gap))
 
 
 def _status(answer: Any) -> str:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from oracles.bench.figures import Code, GateFigures, Overhead, RestoreFigures, Verdict
 
-__all__ = ["MOST_OVERHEAD", "verdict"]
+__all__ = ["FEWEST_ROOTS", "MOST_OVERHEAD", "verdict"]
 
 MOST_OVERHEAD = 0.25
 """Share of an iteration that the oracle's part may take."""
+FEWEST_ROOTS = 6
+"""Fewer roots show nothing at a level of 95 %, not even if the oracle is better at each of them: by
+the sign test that happens with chance 2 * 0.5^5 = 6 % where neither is better."""
 
 
 def verdict(restore: RestoreFigures, gate: GateFigures, overhead: Overhead) -> Verdict:
     """GO needs three things: every restore exact, an oracle that is better, an overhead that pays.
 
     - Every root is exact; one that is not means that the oracle is asked about another state.
-    - The lower end of the 95 % interval of the mean gap is above 0. Where no root could be
-      restored there is nothing to compare, and the oracle is not blamed.
+    - The lower end of the 95 % interval of the mean gap is above 0, over at least `FEWEST_ROOTS`
+      roots. Where too few of enough roots could be restored, the oracle is not blamed.
     - The overhead is at most `MOST_OVERHEAD`. If not, restores or the oracle are named where they
       exceed that alone, and otherwise their sum.
     """
@@ -38,9 +41,19 @@ def verdict(restore: RestoreFigures, gate: GateFigures, overhead: Overhead) -> V
         f"the mean gap is {gap.mean:.3f}, its {_percent(gap.level)} interval {gap.low:.3f} to "
         f"{gap.high:.3f} over {gate.compared} roots"
     )
-    if gap.low > 0:
+    if gate.roots < FEWEST_ROOTS:
+        failing.append(
+            (
+                Code.ORACLE_NOT_BETTER,
+                f"The oracle is not shown to be better than the policy: {gate.roots} roots are too "
+                f"few to show it, at least {FEWEST_ROOTS} are needed (--roots).",
+            )
+        )
+    elif gate.compared < FEWEST_ROOTS and restore.exact < restore.roots:
+        pass  # what could not be restored says nothing of the oracle
+    elif gap.low > 0:
         holding.append(f"The oracle is better than the policy: {interval}; above 0 is needed.")
-    elif gate.compared:
+    else:
         counts = gate.by_reason
         failing.append(
             (

@@ -83,7 +83,7 @@ class Scripted:
     def act(self, state: int, view: Any, observation: str) -> tuple[Any, int]:
         self.seen.append((view, observation))
         item = self.script[state]
-        if isinstance(item, Exception):
+        if isinstance(item, BaseException):
             raise item
         if isinstance(item, str):
             item = Decision(PlanStatus.FOUND, item)

@@ -27,7 +27,8 @@ from oracles.bank import (
     verify_bank,
     write_bank,
 )
-from oracles.bank_format import RawBank, Row, read_file, row_digest, write_file
+from oracles.bank_digest import row_digest
+from oracles.bank_format import RawBank, Row, read_file, write_file
 from oracles.branch import Branch, RootRecord, run
 from oracles.branches import EnvRecipe
 from tests.oracles.rooms import SOLUTION, Scripted, make, open_house, rolled_out
@@ -250,6 +251,35 @@ def test_no_changed_byte_goes_unnoticed(bank: Path, tmp_path: Path) -> None:
         except BankError:
             noticed += 1
     assert noticed > 0.6 * len(places)
+
+
+def test_a_changed_byte_is_placed(bank: Path, tmp_path: Path) -> None:
+    whole, rows = bank.read_bytes(), read_bank(bank).rows
+    path = tmp_path / "flipped"
+    tasks = {f"branch {i} (task {row.branch.root.task_id!r})" for i, row in enumerate(rows)}
+    said = set()
+    for place in range(4, len(whole), max(len(whole) // 120, 1)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        try:
+            read_bank(path)
+        except BankError as error:
+            words = str(error)
+            said.add("branch" if any(t in words for t in tasks) else "column")
+            if "checksum" in words:
+                assert "What changed is in" in words
+    assert said == {"branch", "column"}
+
+
+def test_both_copies_of_the_header_have_to_agree(bank: Path, tmp_path: Path) -> None:
+    whole = bank.read_bytes()
+    path = tmp_path / "changed"
+    digest = read_bank(bank).digest.encode()
+    places = [place for place in range(len(whole)) if whole.startswith(digest, place)]
+    assert places  # the plain copy, which other readers of Parquet see; ours reads another
+    for place in places:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(BankError, match="damaged"):
+            read_bank(path)
 
 
 # ------------------------------------------------------------------ verification

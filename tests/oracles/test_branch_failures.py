@@ -81,6 +81,11 @@ class Unprintable(Exception):
         (Unprintable(), "oracle_error"),
         (Decision("found", "look"), "oracle_error"),  # type: ignore[arg-type]
         (Decision(None, "look"), "oracle_error"),  # type: ignore[arg-type]
+        (SystemExit(0), "oracle_error"),
+        (Decision(PlanStatus.FOUND, "look", thought=17), "oracle_error"),  # type: ignore[arg-type]
+        (Decision(PlanStatus.FOUND, "look", thought="\ud800"), "oracle_error"),
+        (Decision(PlanStatus.FOUND, "look\ud800"), "oracle_error"),
+        (Decision(PlanStatus.UNSUPPORTED, None, "\ud800"), "oracle_unsupported"),
         (Decision(PlanStatus.FOUND, None), "no_action"),
         (Decision(PlanStatus.FOUND, "  "), "no_action"),
         ("take mug 1 from cabinet 1", "inadmissible"),
@@ -97,6 +102,7 @@ def test_reason_codes_of_oracles_that_do_not_go_on(item: Any, reason: str) -> No
     assert (branch.status, branch.valid) == (BranchStatus.STOPPED, False)
     assert branch.reasons == (reason,)
     assert [step.action for step in branch.steps] == ["look"]
+    branch.detail.encode()  # as a bank keeps it
 
 
 def test_an_oracle_that_fails_at_its_start() -> None:

@@ -20,6 +20,8 @@ from trainer.sources import ImportedRecipe, OracleRecipe, Source, SourceError, l
 
 GAMES = "generated:small?seed=1&train=4"
 SOMEBODY = """
+import sys
+
 import gymnasium
 
 from examples.third_party_env import COMMANDS, JugsEnv, Oracle
@@ -55,6 +57,23 @@ class Counting:
 
 class NoOracle:
     pass
+
+
+def boom(*anything):
+    raise RuntimeError("boom")
+
+
+def leave(*anything):
+    sys.exit(0)
+
+
+def stop(observation, info):
+    raise StopIteration
+
+
+class Torn(JugsEnv):
+    def _apply(self, command):
+        raise OSError("engine gone")
 """
 NAME = "somebodys_game"
 
@@ -66,6 +85,7 @@ def somebody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
     (tmp_path / f"{NAME}.py").write_text(SOMEBODY, encoding="utf-8")
     (tmp_path / "broken_game.py").write_text("import nothing_of_that_name", encoding="utf-8")
+    (tmp_path / "leaving_game.py").write_text("raise SystemExit(0)", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     yield NAME
     sys.modules.pop(NAME, None)
@@ -142,6 +162,28 @@ def test_a_policy_is_a_function_or_a_class_of_such(somebody: str) -> None:
     wrong = _resolve(**words, policy=f"{somebody}:wrong")
     with pytest.raises(SourceError, match="wrong answered 3: expected a command"):
         next(wrong.played)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"env": f"{NAME}:boom"}, f"--env {NAME}:boom fails: RuntimeError: boom .*{NAME}.py, line"),
+        ({"env": f"{NAME}:leave"}, "leave fails: SystemExit: 0"),
+        ({"env": f"{NAME}:Torn"}, "Torn: an episode fails: OSError: engine gone"),
+        ({"oracle": f"{NAME}:boom"}, f"--oracle {NAME}:boom fails: RuntimeError: boom"),
+        ({"oracle": f"{NAME}:leave"}, "leave fails: SystemExit"),
+        ({"policy": f"{NAME}:boom"}, f"--policy {NAME}:boom fails: RuntimeError: boom"),
+        ({"policy": f"{NAME}:leave"}, "leave fails: SystemExit: 0"),
+        ({"policy": f"{NAME}:stop"}, "stop fails: StopIteration"),
+        ({"env": "leaving_game:make"}, "leaving_game cannot be imported .*SystemExit"),
+    ],
+)
+def test_what_somebodys_code_raises_is_told_with_its_name(
+    somebody: str, given: dict[str, str], message: str
+) -> None:
+    words = {"env": f"{NAME}:make", "oracle": f"{NAME}:Oracle", **given}
+    with pytest.raises(SourceError, match=message):
+        next(_resolve(**words).played)
 
 
 @pytest.mark.parametrize(

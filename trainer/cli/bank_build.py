@@ -7,13 +7,14 @@ runs it again.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from agent_envs.errors import SeroError
-from trainer.cli.common import emit, unset
+from trainer.cli.common import emit, printable, unset
 
 if TYPE_CHECKING:
     from oracles.bank import BankHeader, BankRow
@@ -57,17 +58,25 @@ def run(args: Args) -> int:
     import pyarrow  # noqa: F401  (missing packages are said before anything is played)
 
     from oracles.bank import write_bank
+    from oracles.bank_format import check_header
     from oracles.branches import BranchRunner
     from oracles.walks import collect, gate_shares
-    from trainer.sources import resolve
+    from trainer.outputs import ready_folder
+    from trainer.sources import of_somebody, resolve
 
     _check(args)
+    out = Path(os.path.abspath(args.out))  # somebody's code may go to another folder
     options = {name: getattr(args, name) for name in ("data", "split", "max_steps")}
     source = resolve(
         env=args.env, policy=args.policy, oracle=args.oracle, seed=args.seed, options=options
     )
     recipe, oracle, policy = source.recipe, source.oracle, source.policy
-    with BranchRunner(source.make_oracle, recipe, workers=args.workers) as runner:
+    ready_folder(out.parent, "--out")
+    with of_somebody(recipe):
+        header = _header(recipe, oracle, policy, args.seed, source.provenance)
+    check_header(out, header)  # no hour is played in vain
+    runners = BranchRunner(source.make_oracle, recipe, workers=args.workers)
+    with of_somebody(recipe), runners as runner:
         rows, rollouts = collect(
             source.played,
             runner,
@@ -77,8 +86,8 @@ def run(args: Args) -> int:
             seed=args.seed,
             max_depth=args.max_depth,
         )
-    header = _header(recipe, oracle, policy, args.seed, source.provenance)
-    digest = write_bank(args.out, header, rows)
+    _check_new(out)  # another process may have been faster
+    digest = write_bank(out, header, rows)
     figures = _figures(rows, rollouts) | {
         "env": recipe.env_id,
         "oracle": oracle,
@@ -101,7 +110,7 @@ def run(args: Args) -> int:
         + ", ".join(f"{share:.1%} by {target}" for target, share in shares.items())
     )
     for reason, number in figures["reasons"].items():
-        print(f"  {reason}: {number}")
+        print(f"  {reason}: {number}{_first(rows, reason)}")
     print(f"{args.out}, digest {digest}")
     emit(figures, args.json)
     return 0
@@ -113,8 +122,12 @@ def _check(args: Args) -> None:
             raise SeroError(f"--{name} {getattr(args, name)}: expected {least} or more.")
     if args.max_depth is not None and args.max_depth < 1:
         raise SeroError(f"--max-depth {args.max_depth}: expected 1 or more.")
-    if args.out.exists():
-        raise SeroError(f"--out {args.out} exists, and a bank is never changed. Name a new file.")
+    _check_new(args.out)
+
+
+def _check_new(out: Path) -> None:
+    if out.exists():
+        raise SeroError(f"--out {out} exists, and a bank is never changed. Name a new file.")
 
 
 def _header(
@@ -129,6 +142,14 @@ def _header(
         )
     finally:
         env.close()
+
+
+def _first(rows: list[BankRow], reason: str) -> str:
+    """What the oracle or the environment said the first time that it failed."""
+    if not reason.endswith("_error"):
+        return ""
+    details = (row.branch.detail for row in rows if reason in row.branch.reasons)
+    return printable(f" (the first: {next(details)[:320]})")
 
 
 def _figures(rows: list[BankRow], rollouts: int) -> dict[str, Any]:

@@ -10,11 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from agent_envs.errors import SeroError
 from trainer.cli.common import emit, printable, unset
+
+if TYPE_CHECKING:
+    from oracles.bank import BankHeader
+    from oracles.branches import EnvRecipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,8 @@ class Args:
     """As `sero bank build` wrote it."""
     data: Annotated[str | None, unset("DATA")] = None
     """Where the same data lie on this machine (default: as the bank says)."""
+    env: Annotated[str | None, unset("MODULE:NAME")] = None
+    """Makes the environment of a bank of somebody's own. Nothing is imported that is not named."""
     json: bool = False
     """Print the counts as one JSON object on the last line."""
 
@@ -35,9 +42,9 @@ def run(args: Args) -> int:
     from oracles.bank_format import read_file
 
     source = None
-    if args.data is not None:
+    if args.data is not None or args.env is not None:
         header = read_file(args.bank).header
-        source = (header.env_id, {**header.env_kwargs, "data": args.data})
+        source = _recipe(header, args.env, args.data)
     result = verify_bank(args.bank, source)
     for difference in result.mismatches:
         print(printable(str(difference)))
@@ -56,3 +63,16 @@ def run(args: Args) -> int:
         args.json,
     )
     return 0 if result.ok else 1
+
+
+def _recipe(header: BankHeader, env: str | None, data: str | None) -> EnvRecipe:
+    """Makes the bank's environment, on data that lie elsewhere, or by the code that is named."""
+    from oracles.branches import EnvRecipe
+    from trainer.sources import ImportedRecipe
+
+    options = header.env_kwargs if data is None else {**header.env_kwargs, "data": data}
+    if env is None:
+        return EnvRecipe(header.env_id, options)
+    if env != header.env_id:
+        raise SeroError(f"--env {env}: the bank is of {header.env_id}. Name that one.")
+    return ImportedRecipe(env, options) if ":" in env else EnvRecipe(env, options)

@@ -4,13 +4,15 @@ The policy plays until enough episodes failed. One state of each is restored in 
 environment, and the oracle plays on from there. GO needs every restore exact, an oracle that is
 better than the policy, and an overhead of at most 25 % of an iteration of training. For a trained
 run its model is measured as well. Writes DIR/oracle.json and DIR/report.html. Exit code 0: GO,
-1: NO-GO. What the figures mean: docs/adoption.md.
+1: NO-GO, 2: nothing could be measured. What the figures mean: docs/adoption.md.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import textwrap
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from oracles.bench import IterationCosts, Measured
     from trainer.sources import Source
 
+UNUSABLE = 2
 Tell = Callable[[str, int, int], None]
 
 
@@ -72,21 +75,34 @@ class Args:
 
 
 def run(args: Args) -> int:
-    """Measure, print, write; 0 for GO and 1 for NO-GO."""
+    """Measure, print, write; 0 for GO, 1 for NO-GO, 2 if nothing could be measured."""
+    try:
+        return _run(args)
+    except (SeroError, ModuleNotFoundError, BrokenPipeError):
+        raise  # the command line has words for them
+    except Exception:
+        traceback.print_exc()
+        return UNUSABLE  # Python's own exit code is that of NO-GO
+
+
+def _run(args: Args) -> int:
     from oracles.bench import measure, overhead, to_json, verdict
     from oracles.leak_audit import audit
     from trainer.oracle_bench import report  # missing packages are said before anything is played
-    from trainer.sources import resolve
+    from trainer.outputs import write_text
+    from trainer.sources import of_somebody, resolve
 
     _check(args)
+    # Somebody's code may go to another folder.
+    args = replace(args, out=Path(os.path.abspath(args.out)))
     options = {name: getattr(args, name) for name in ("data", "split", "max_steps")}
     source = resolve(
         env=args.env, policy=args.policy, oracle=args.oracle, seed=args.seed, options=options
     )
     if args.sweep and source.trained is None:
         raise SeroError("--sweep trains the model of --policy: name the folder of a trained run.")
-    args.out.mkdir(parents=True, exist_ok=True)  # no hour is measured in vain
-    with _progress() as tell:
+    _check_out(args.out)
+    with _progress() as tell, of_somebody(source.recipe):
         measured = measure(
             source.recipe,
             source.played,
@@ -113,7 +129,7 @@ def run(args: Args) -> int:
     )
     result["not_measured"] = missing
     text = json.dumps(result, indent=1, ensure_ascii=True, allow_nan=False)
-    (args.out / "oracle.json").write_text(text + "\n", encoding="utf-8")
+    write_text(args.out / "oracle.json", text + "\n")
     report.write_report(result, args.out / "report.html")
     _print(result, args.out)
     emit(result, args.json)
@@ -129,6 +145,15 @@ def _check(args: Args) -> None:
         if not 0 < getattr(args, name) < float("inf"):
             flag = f"--{name.replace('_', '-')}"
             raise SeroError(f"{flag} {getattr(args, name)}: expected a number above 0.")
+
+
+def _check_out(out: Path) -> None:
+    from trainer.outputs import ready_folder
+
+    ready_folder(out, "--out")
+    for name in ("oracle.json", "report.html"):
+        if (out / name).is_dir():
+            raise SeroError(f"--out {out}: its {name} is a folder. Name another one.")
 
 
 def _model(

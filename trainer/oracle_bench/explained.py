@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from oracles.bench.outcomes import NOT_REPEATED
+
 __all__ = ["Figure", "Section", "microseconds", "percent", "sections", "wins_from_visited"]
 
 Result = Mapping[str, Any]
@@ -220,6 +222,18 @@ def _gate(result: Result) -> Iterator[Figure]:
             "invalid branches",
             ", ".join(f"{code} {n}" for code, n in codes.items()),
             "Why branches cannot be used; a branch may have several reasons.",
+        )
+    # What went wrong in somebody's code; the other codes say it themselves.
+    words = [
+        text
+        for code, text in gate.get("invalid_examples", {}).items()
+        if code.endswith("_error") or code == NOT_REPEATED
+    ]
+    if words:
+        yield Figure(
+            "the first of them",
+            "; ".join(words),
+            "What the oracle or the environment said when it failed.",
         )
 
 

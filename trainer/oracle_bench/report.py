@@ -22,6 +22,7 @@ from trainer.oracle_bench.explained import (
     sections,
     wins_from_visited,
 )
+from trainer.outputs import write_text
 from trainer.report.charts import phase_bar, phase_colour
 
 __all__ = ["render", "write_report"]
@@ -51,9 +52,12 @@ h3 { margin: 22px 0 6px; }
 
 
 def write_report(result: Result, path: Path) -> Path:
-    """Write the page to `path` (its folder is made) and return the path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(result), encoding="utf-8")
+    """Write the page to `path` (its folder is made) and return the path.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    write_text(path, render(result))
     return path
 
 

@@ -62,6 +62,7 @@ def test_gaps_gates_and_reasons_by_hand(probe: Probe) -> None:
         "active": 2,
     }
     assert found.invalid_by_reason == {"non_finite": 2, "refused": 1, "restore_mismatch": 1}
+    assert set(found.invalid_examples) == set(found.invalid_by_reason)
     assert found.eligible_share == 0.5
     assert found.mean_gate == pytest.approx((1.0 + 0.5) / 7)
     assert found.zero_share == pytest.approx(5 / 7)

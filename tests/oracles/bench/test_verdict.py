@@ -407,6 +407,7 @@ def test_the_json_object_is_plain_and_whole() -> None:
         }
         assert set(result["gate"]) == {
             *("roots", "eligible_share", "by_reason", "invalid_by_reason", "mean_gate"),
+            "invalid_examples",
             *("zero_share", "gap", "gap_histogram", "oracle_success"),
         }
         assert set(result["gate"]["gap"]) == {"mean", "low", "high", "level"}

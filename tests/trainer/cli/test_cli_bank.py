@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from oracles.bank import read_bank
-from oracles.bank_format import Row, read_file, row_digest, write_file
+from oracles.bank_digest import row_digest
+from oracles.bank_format import Row, read_file, write_file
 from oracles.branch import Branch
 from oracles.branches import BranchRequest, EnvRecipe, not_started
 from oracles.walks import PLAYERS, BankBuildError, Walk, collect, gate_shares, walks
@@ -139,8 +140,9 @@ def test_a_policy_that_always_wins_has_no_roots() -> None:
         while True:
             yield Walk(0, (), (), (), (), True, 1.0, "")
 
-    with pytest.raises(BankBuildError, match="Only 0 of 140 episodes failed"):
+    with pytest.raises(BankBuildError, match="Only 0 of 140 episodes failed") as caught:
         collect(played(), None, 2, oracle="", policy="", seed=0)  # type: ignore[arg-type]
+    assert str(caught.value).endswith("Name another --policy: this one does not fail.")
 
 
 class NothingRun:

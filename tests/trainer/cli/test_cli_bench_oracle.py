@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent_envs.errors import MissingExtra
 from agent_envs.testing import check_snapshot_env
 from examples.third_party_env import COMMANDS, JugsEnv, Oracle, after, make
 from oracles.bank import read_bank
@@ -169,6 +171,135 @@ def test_a_bank_is_built_of_the_same_names(sero: Sero, tmp_path: Path) -> None:
     verified = sero("bank", "verify", out)
     assert verified.code == 2
     assert "names a module" in verified.errors
+    assert f"sero bank verify --env {JUGS[1]}" in verified.errors
+    verified = sero("bank", "verify", out, "--env", JUGS[1])
+    assert verified.code == 0, verified.errors
+    assert verified.lines[-1].startswith("6 branches")
+    other = sero("bank", "verify", out, "--env", f"{HERE}:Lossy")
+    assert other.code == 2
+    assert f"the bank is of {JUGS[1]}" in other.errors
+
+
+class Leaving(Oracle):
+    """Would end the program with the exit code of GO."""
+
+    def act(self, state: None, view: Any, observation: str) -> tuple[Decision, None]:
+        raise SystemExit(0)
+
+
+class Elsewhere(JugsEnv):
+    """Goes to another folder, as some engines do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        os.chdir("/")
+
+
+def leaves(observation: str, info: Mapping[str, Any]) -> str:
+    raise SystemExit(0)
+
+
+def test_no_code_of_somebody_elses_ends_in_go(sero: Sero, tmp_path: Path) -> None:
+    words = ("--roots", 6, "--from-reset", 1, "--out", tmp_path)
+    found = sero("bench", "oracle", *JUGS, "--policy", f"{HERE}:leaves", *words)
+    assert found.code == 2
+    assert f"--policy {HERE}:leaves fails: SystemExit: 0" in found.errors
+    found = sero("bench", "oracle", *JUGS[:2], "--oracle", f"{HERE}:Leaving", *words)
+    assert found.code == 1
+    assert "  the first of them: oracle_error: SystemExit: 0" in found.lines
+
+
+def test_a_fault_is_not_taken_for_no_go(
+    sero: Sero, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr("oracles.bench.measure", broken)
+    found = sero("bench", "oracle", "--out", tmp_path)
+    assert found.code == 2
+    assert "a fault of ours" in found.errors
+    words = ("--env", "examples.third_party_env:make", *JUGS[2:], "--out", tmp_path)
+    assert "--env examples.third_party_env:make fails" in sero("bench", "oracle", *words).errors
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_is_played(
+    sero: Sero, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "taken" / "report.html").mkdir(parents=True)
+    places = ("file", "file/below", "taken")
+    for place in places:
+        found = sero("bench", "oracle", *JUGS, "--roots", 6, "--out", tmp_path / place)
+        assert found.code == 2, place
+        assert str(tmp_path / place) in found.errors
+        assert found.lines == []
+    found = sero("bank", "build", *JUGS, "--branches", 2, "--out", tmp_path / "file/bank")
+    assert found.code == 2
+    assert f"{tmp_path / 'file'} cannot be written" in found.errors
+
+
+class Unkept(JugsEnv):
+    """What it says of itself cannot be written."""
+
+    def _info_static(self) -> Mapping[str, Any]:
+        told = dict(super()._info_static())
+        return {**told, "provenance": {**told["provenance"], "engine_version": (1, 2)}}
+
+
+def test_a_bank_that_cannot_be_written_is_said_before_anything_is_played(
+    sero: Sero, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def played(*_: object, **__: object) -> None:
+        raise AssertionError("it was played in vain")
+
+    monkeypatch.setattr("oracles.walks.collect", played)
+    words = ("--env", f"{HERE}:Unkept", *JUGS[2:], "--branches", 2, "--out", tmp_path / "bank")
+    found = sero("bank", "build", *words)
+    assert found.code == 2
+    assert "its header is not plain JSON" in found.errors
+
+    def torn(self: JugsEnv) -> Mapping[str, Any]:
+        raise OSError("engine gone")
+
+    monkeypatch.setattr(Unkept, "_info_static", torn)
+    found = sero("bank", "build", *words)
+    assert found.code == 2
+    assert f"--env {HERE}:Unkept fails: OSError: engine gone" in found.errors
+
+
+def test_a_bank_says_what_an_oracle_said_when_it_failed(sero: Sero, tmp_path: Path) -> None:
+    words = (*JUGS[:2], "--oracle", f"{HERE}:Leaving", "--branches", 2, "--out", tmp_path / "bank")
+    found = sero("bank", "build", *words)
+    assert found.code == 0
+    assert "  oracle_error: 2 (the first: oracle_error: SystemExit: 0)" in found.lines
+
+
+def test_a_relative_folder_is_that_of_the_command(
+    sero: Sero, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    words = ("--env", f"{HERE}:Elsewhere", *JUGS[2:])
+    found = sero("bench", "oracle", *words, "--roots", 6, "--out", "a b")
+    assert found.code in (0, 1), found.errors
+    monkeypatch.chdir(tmp_path)
+    assert sero("bank", "build", *words, "--branches", 2, "--out", "c d").code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"a b", "c d"}
+    assert {path.name for path in (tmp_path / "a b").iterdir()} == {"oracle.json", "report.html"}
+
+
+def test_an_oracle_without_its_package_is_no_verdict(sero: Sero, tmp_path: Path) -> None:
+    class Absent(Oracle):
+        def act(self, state: None, view: Any, observation: str) -> tuple[Decision, None]:
+            raise MissingExtra("it needs the package 'delphi'")
+
+    globals()["Absent"] = Absent
+    words = (*JUGS[:2], "--oracle", f"{HERE}:Absent", "--roots", 6, "--out", tmp_path)
+    for start in (0, 2):
+        found = sero("bench", "oracle", *words, "--from-reset", start)
+        assert found.code == 2
+        assert "delphi" in found.errors
 
 
 def test_what_cannot_be_done_is_said(sero: Sero, tmp_path: Path) -> None:
