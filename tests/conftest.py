@@ -1,8 +1,8 @@
 """Fixtures for external data, the reference engine and a browser.
 
 Tests that need them take the fixture `real_data`, `real_games`, `reference` or `browser` (those of
-`oracles/pddl` also `fast_downward`); where the thing is absent they are skipped, and fail instead if
-``SERO_REQUIRE`` names it (``reference``, ``data``, ``browser``, ``pddl``).
+`oracles/pddl` also `fast_downward`); where the thing is absent they are skipped, and fail instead
+if ``SERO_REQUIRE`` names it (``reference``, ``data``, ``browser``, ``pddl``).
 """
 
 from __future__ import annotations

@@ -35,13 +35,18 @@ def grown_roots(
         max_target_tokens: longest target, the end token included.
 
     Raises:
-        ConfigError: think mode `sampled`, whose thoughts no bank holds; or `full`, and the
-            recorded oracle gave no thoughts.
+        ConfigError: a conversation (`prompt.context: chat`); think mode `sampled`, whose thoughts
+            no bank holds; or `full`, and the recorded oracle gave no thoughts.
     """
     if section.think_mode == "sampled":
         raise ConfigError(
             "auxiliary.sero.think_mode=sampled lets the policy think at the states of a branch, "
             "and a bank holds no thoughts of a policy. Use another think_mode."
+        )
+    if student.context == "chat":
+        raise ConfigError(
+            "prompt.context=chat shows the policy's own replies up to the root, and a bank holds "
+            "commands without replies. Use prompt.context=window."
         )
     roots = []
     for number, row in enumerate(rows):

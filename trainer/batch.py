@@ -9,6 +9,7 @@ Axis letters: M turns, N trajectories.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Literal
 
 import numpy as np
@@ -18,13 +19,16 @@ from torch import Tensor
 from trainer.config import ObjectiveConfig
 from trainer.data import CUT_OFF, Turn
 from trainer.objectives import dense_ids
+from trainer.packing import cut_groups
 
 __all__ = [
     "constant_groups",
     "group_ids",
     "partition",
+    "partition_whole",
     "trained_turns",
     "training_rewards",
+    "trajectory_sizes",
 ]
 
 
@@ -84,3 +88,22 @@ def partition(n: int, parts: int, generator: np.random.Generator) -> list[list[i
     """
     order = generator.permutation(n)
     return [sorted(int(i) for i in part) for part in np.array_split(order, parts)]
+
+
+def trajectory_sizes(turns: Sequence[Turn]) -> list[int]:
+    """Number of turns of each trajectory, in the order of the turns; sums to M."""
+    return [len(list(run)) for _, run in groupby(turns, lambda turn: (turn.uid, turn.tid))]
+
+
+def partition_whole(
+    sizes: Sequence[int], parts: int, generator: np.random.Generator
+) -> list[list[int]]:
+    """`partition` of the turns of trajectories of these sizes, which are shuffled and not cut.
+
+    In a conversation one pass runs all turns of a trajectory that are in the same optimiser step.
+    Parts differ by less than the longest trajectory.
+    """
+    ends = np.cumsum(sizes, dtype=np.int64)
+    order = generator.permutation(len(sizes))
+    groups = [range(int(ends[i]) - sizes[i], int(ends[i])) for i in order]
+    return cut_groups(groups, parts)

@@ -9,6 +9,10 @@
 - "none": neither thought nor tags, and a prompt that does not ask for one.
 
 Where no target can be made the reason is returned, and the branch is not used.
+
+In a conversation (`prompt.context: chat`) the prompt of step k is the rollout's own conversation
+up to the root, replies as they were sampled, and then what the branch showed, each observation
+followed by the oracle's command as its target has it.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from agent_envs.prompting import FieldTemplate, PromptTemplate, PromptView
 from oracles.branch import Branch, BranchStep
 from oracles.student_view import student_views
 from trainer.config import ConfigError, SeroConfig
+from trainer.data import Turn
 from trainer.rollout import Student
 from trainer.tokens import ReplyTarget, encode_reply, force_command, reply_text
 
@@ -34,11 +39,47 @@ BAD_THOUGHT: Final = "bad_thought"
 """Behind this thought the reply is malformed, or it sends another command than the oracle's."""
 
 
-def branch_prompts(branch: Branch, student: Student, config: SeroConfig) -> list[tuple[int, ...]]:
-    """Token ids of the student's prompt at each step of a branch; they may exceed its limit."""
+def branch_prompts(
+    branch: Branch, student: Student, config: SeroConfig, before: Sequence[Turn] = ()
+) -> list[tuple[int, ...]]:
+    """Token ids of the student's prompt at each step of a branch; they may exceed its limit.
+
+    Args:
+        before: the rollout's turns up to the root; needed in chat, not looked at otherwise.
+
+    Raises:
+        ValueError: in chat, other turns than those before the root.
+        ConfigError: in chat, a think mode whose earlier replies or first message are others.
+    """
+    if student.context == "chat":
+        return _chat_prompts(branch, student, config, before)
     if config.think_mode == "none":
         student = replace(student, template=_without_thought(student.template))
     return [student.prompt(view) for view in branch_views(branch)]
+
+
+def _chat_prompts(
+    branch: Branch, student: Student, config: SeroConfig, before: Sequence[Turn]
+) -> list[tuple[int, ...]]:
+    if config.think_mode in ("none", "sampled"):
+        raise ConfigError(
+            f"auxiliary.sero.think_mode={config.think_mode} does not go with prompt.context=chat. "
+            "Use empty, template or full."
+        )
+    if len(before) != branch.root_step:
+        raise ValueError(
+            f"The branch begins after {branch.root_step} turns of its rollout, and the prompts of "
+            f"a conversation hold them; found {len(before)}. Give the turns before the root."
+        )
+    said = student.conversation(before)
+    prompts: list[tuple[int, ...]] = []
+    for view, step in zip(branch_views(branch), branch.steps, strict=True):
+        prompts.append(student.prompt(view, said))
+        target = _target(step, student, config, ())
+        if isinstance(target, str):  # the branch is not used; its prompts are still of one shape
+            target = student.target(step.action)
+        said = student.answered(said, view, prompts[-1], target.ids)
+    return prompts
 
 
 def branch_views(branch: Branch) -> list[PromptView]:

@@ -13,30 +13,30 @@ Promises (tests/trainer/test_branching.py, test_no_leak.py):
    (`trainer.branch_targets`, tests/trainer/methods/test_sero_switches.py).
 5. A thought that the policy samples comes from a stream keyed by its group and its step.
 
-Of the training loop, only this module, `trainer.branch_records`, `trainer.branch_targets`,
-`trainer.methods.imitation.oracle_rows` and `trainer.oracle_registry` import `oracles`.
+Of the training loop, only this module, `trainer.branch_records`, `trainer.branch_roots`,
+`trainer.branch_targets`, `trainer.methods.imitation.oracle_rows` and `trainer.oracle_registry`
+import `oracles`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium
 from torch import nn
 
 from oracles.bank_format import PolicyEnd
-from oracles.base import HistoryItem, Oracle
-from oracles.branch import Branch, Reason, RootRecord
-from oracles.branch import run as run_branch
+from oracles.base import Oracle
+from oracles.branch import Branch, Reason
+from oracles.branches import BranchRunner, run_request
 from trainer import rng
 from trainer.auxiliary.sero import count_roots, row_coefficients
 from trainer.auxiliary.sero_weighting import Weighting
 from trainer.auxiliary.sero_weights import (
-    Rollout,
-    choose_root,
     gate,
     log_z,
     success_return,
@@ -50,14 +50,16 @@ from trainer.branch_records import (
     root_record,
     weighting,
 )
+from trainer.branch_roots import branch_request, policy_end, select_roots
 from trainer.branch_targets import branch_prompts, branch_target
 from trainer.config import Config, ConfigError, SeroConfig
-from trainer.data import Segment, make_segment
+from trainer.data import Segment, Turn, make_segment
 from trainer.generation.base import GenerationRequest, Sampler
 from trainer.methods.protocol import PassLimits
 from trainer.oracle_registry import make_oracle
 from trainer.rollout import Student, Trajectory
 from trainer.update import AuxiliaryRow, score_segments
+from trainer.worlds import WorldRecipe
 
 THOUGHT = "sero-thought"
 """Purpose of the streams that sample thoughts."""
@@ -66,34 +68,16 @@ __all__ = [
     "Brancher",
     "GrownRoot",
     "RootChoice",
+    "branch_request",
     "gated",
     "grow",
     "play_on",
+    "policy_end",
     "score",
     "select_roots",
     "step_rows",
     "with_rows",
 ]
-
-
-def select_roots(
-    trajectories: Sequence[Trajectory], config: SeroConfig, seed: int, iteration: int
-) -> list[RootChoice]:
-    """At most one root per group, in order of first appearance of the groups.
-
-    Each group's two uniforms come from the stream (seed, iteration, group, "root").
-    """
-    groups: dict[str, list[int]] = {}
-    for index, trajectory in enumerate(trajectories):
-        groups.setdefault(trajectory.episode.uid, []).append(index)
-    roots = []
-    for uid, members in groups.items():
-        u1, u2 = rng.stream(seed, iteration, uid, purpose=rng.ROOT).random(2)
-        summary = [Rollout(trajectories[i].success, len(trajectories[i].turns)) for i in members]
-        root = choose_root(summary, float(u1), float(u2), config.pool, config.scheme)
-        if root is not None:
-            roots.append(RootChoice(members[root.rollout], root.step))
-    return roots
 
 
 def grow(
@@ -107,7 +91,8 @@ def grow(
 ) -> GrownRoot:
     """`play_on`, and `with_rows` for every think mode but `sampled`, which needs replies."""
     root = play_on(choice, trajectory, env, oracle, config)
-    prompts = branch_prompts(root.branch, student, config) if root.gate > 0 else ()
+    before = trajectory.turns[: choice.t]
+    prompts = branch_prompts(root.branch, student, config, before) if root.gate > 0 else ()
     return with_rows(root, prompts, student, config, max_target_tokens)
 
 
@@ -119,24 +104,8 @@ def play_on(
     config: SeroConfig,
 ) -> GrownRoot:
     """Runs one branch in `env` and gates it; rows are made later."""
-    turn = trajectory.turns[choice.t]
-    history = trajectory.history_before(choice.t)
-    branch = run_branch(
-        env,
-        trajectory.snapshots[choice.t],
-        oracle,
-        config.max_depth,
-        history=tuple(HistoryItem(*item) for item in history.items),
-        expected=RootRecord(turn.observation, turn.admissible),
-        root_step=choice.t,
-    )
-    own = PolicyEnd(
-        tuple(turn.command for turn in trajectory.turns[choice.t :]),
-        tuple(turn.reward for turn in trajectory.turns[choice.t :]),
-        trajectory.success,
-        trajectory.score,
-    )
-    return gated(choice, branch, own, config)
+    branch = run_request(env, oracle, branch_request(choice, trajectory), config.max_depth)
+    return gated(choice, branch, policy_end(choice, trajectory), config)
 
 
 def gated(choice: RootChoice, branch: Branch, own: PolicyEnd, config: SeroConfig) -> GrownRoot:
@@ -193,6 +162,11 @@ def with_rows(
     if reasons:
         return replace(root, valid=False, reasons=tuple(dict.fromkeys(reasons)), gate=0.0)
     return replace(root, rows=tuple(rows), z_rows=tuple(z_rows))
+
+
+def _before(choice: RootChoice, trajectories: Sequence[Trajectory]) -> tuple[Turn, ...]:
+    """The turns of a rollout before a root."""
+    return trajectories[choice.index].turns[: choice.t]
 
 
 def _returns(branch: Branch, own: PolicyEnd, config: SeroConfig) -> tuple[float, float]:
@@ -256,6 +230,8 @@ class Brancher:
     """Everything SERO needs besides the rollouts: its environment, oracle and settings.
 
     Args:
+        env: of its own: branches never disturb a rollout. None where worker processes have one
+            each (`auxiliary.sero.workers`).
         sampler: generates with the acting policy; needed for think mode `sampled`.
     """
 
@@ -263,7 +239,7 @@ class Brancher:
         self,
         config: Config,
         section: SeroConfig,
-        env: gymnasium.Env[str, str],
+        env: gymnasium.Env[str, str] | None,
         student: Student,
         sampler: Sampler | None = None,
     ) -> None:
@@ -272,35 +248,87 @@ class Brancher:
                 "auxiliary.sero.think_mode=sampled lets the policy think at the states of a "
                 "branch, and there is nothing to sample with. Use another think_mode."
             )
+        if env is None and not section.workers:
+            raise ValueError("Without worker processes, branches need an environment.")
         depth_at(section, config.env.max_steps, 0)
         self.config = config
         self.section = section
         self.env = env
         self.student = student
         self.sampler = sampler
-        self.oracle = make_oracle(section.oracle, section.oracle_budget_s, config.env.id)
+        factory = partial(
+            make_oracle, section.oracle, section.oracle_budget_s, config.env.id
+        )  # can be sent to workers
+        self.oracle = factory()
+        self.runner = (
+            BranchRunner(
+                factory, WorldRecipe(config.env, config.env.split), workers=section.workers
+            )
+            if section.workers
+            else None
+        )
 
     def branch(
         self, iteration: int, trajectories: Sequence[Trajectory], model: nn.Module
     ) -> list[GrownRoot]:
         """Selects, grows and scores the roots of one iteration. `model` is not changed."""
-        c, section = self.config, self.section
-        choices = select_roots(trajectories, section, c.run.seed, iteration)
-        roots = [
-            play_on(choice, trajectories[choice.index], self.env, self.oracle, section)
+        return self.finish(iteration, self.play(iteration, trajectories), trajectories, model)
+
+    def play(
+        self,
+        iteration: int,
+        trajectories: Sequence[Trajectory],
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> list[GrownRoot]:
+        """Selects the roots of one iteration and runs their branches. Needs no model.
+
+        Args:
+            wanted: asked before every branch; where it says no, the rest is left out.
+        """
+        choices = select_roots(trajectories, self.section, self.config.run.seed, iteration)
+        if self.runner is not None:
+            requests = [branch_request(c, trajectories[c.index]) for c in choices]
+            branches = self.runner.run(requests, self.section.max_depth)
+            return [
+                gated(c, branch, policy_end(c, trajectories[c.index]), self.section)
+                for c, branch in zip(choices, branches, strict=True)
+            ]
+        assert self.env is not None
+        return [
+            play_on(choice, trajectories[choice.index], self.env, self.oracle, self.section)
             for choice in choices
+            if wanted()
         ]
+
+    def finish(
+        self,
+        iteration: int,
+        roots: Sequence[GrownRoot],
+        trajectories: Sequence[Trajectory],
+        model: nn.Module,
+    ) -> list[GrownRoot]:
+        """The roots of `play` with their rows and their z. `model` is not changed."""
+        c, section = self.config, self.section
         prompts = [
-            branch_prompts(root.branch, self.student, section) if root.gate > 0 else []
+            branch_prompts(root.branch, self.student, section, _before(root.choice, trajectories))
+            if root.gate > 0
+            else []
             for root in roots
         ]
-        uids = [trajectories[choice.index].episode.uid for choice in choices]
+        uids = [trajectories[root.choice.index].episode.uid for root in roots]
         replies = self._replies(iteration, uids, prompts)
         grown = [
             with_rows(root, own, self.student, section, c.rollout.max_new_tokens, thoughts)
             for root, own, thoughts in zip(roots, prompts, replies, strict=True)
         ]
         return score(grown, model, PassLimits.of(c, self.student))
+
+    def close(self) -> None:
+        """Ends worker processes and closes the environment; a second call does nothing."""
+        if self.runner is not None:
+            self.runner.close()
+        if self.env is not None:
+            self.env.close()
 
     def _replies(
         self, iteration: int, uids: Sequence[str], prompts: Sequence[Sequence[tuple[int, ...]]]

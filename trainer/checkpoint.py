@@ -4,7 +4,9 @@ Layout of one checkpoint, `checkpoints/000010/`:
 
     model.safetensors, config.json   the policy, loadable by transformers' `from_pretrained`
     tokenizer files                  whatever the tokenizer writes
-    optimizer.safetensors            AdamW moments and step counts, by parameter name
+    optimizer.safetensors            the optimiser's moments and step counts, by parameter name
+    adapter.safetensors              low-rank adapters, where they are what is trained; the policy
+                                     above then has them merged into its weights
     critic.safetensors, NAME.safetensors   a critic, and what the auxiliary objective NAME keeps
     state.json                       iteration, optimiser steps, counters, config hash
     manifest.json                    SHA-256 and size of every other file
@@ -22,7 +24,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,15 +35,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from agent_envs.errors import SeroError
+from trainer.optim import optimizer_tensors, put_optimizer_tensors
 from trainer.runinfo import write_json
 
 __all__ = [
     "Checkpoint",
     "CheckpointError",
+    "checkpoint_numbers",
+    "keep_only",
+    "last_finite",
     "latest_checkpoint",
     "load_checkpoint",
-    "named_moments",
-    "put_moments",
     "read_tensors",
     "restore_optimizer",
     "save_checkpoint",
@@ -49,7 +53,6 @@ __all__ = [
 
 FORMAT = 1
 _NAME = re.compile(r"\d{6,}")
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 class CheckpointError(SeroError):
@@ -74,19 +77,22 @@ def save_checkpoint(
     state: Mapping[str, Any],
     save_tokenizer: Callable[[Path], object],
     others: Mapping[str, Mapping[str, Tensor]] | None = None,
+    policy: nn.Module | None = None,
 ) -> Path:
     """Writes `folder/<iteration>` atomically and returns it; an existing one is replaced.
 
     Args:
-        others: tensors of a critic or a teacher, by the name of their file.
+        others: tensors of a critic, a teacher or adapters, by the name of their file.
+        policy: what is written as the policy, where it is not the trained model as it is (with
+            adapters: the merged weights).
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{iteration:06d}"
     work = Path(tempfile.mkdtemp(dir=folder, prefix=f".{target.name}."))
     try:
-        model.save_pretrained(work)  # type: ignore[operator]
+        (model if policy is None else policy).save_pretrained(work)  # type: ignore[operator]
         save_tokenizer(work)
-        save_file(named_moments(model, optimizer), work / "optimizer.safetensors")
+        save_file(optimizer_tensors(model, optimizer), work / "optimizer.safetensors")
         for name, tensors in (others or {}).items():
             save_file(dict(tensors), work / f"{name}.safetensors")
         write_json(work / "state.json", {**state, "iteration": iteration})
@@ -103,7 +109,7 @@ def save_checkpoint(
         write_json(work / "manifest.json", {"format": FORMAT, "files": manifest})
         work.chmod(0o755)
         if target.exists():
-            shutil.rmtree(target)
+            _take_away(target)
         os.replace(work, target)
         _sync(folder)
     except BaseException:
@@ -112,19 +118,54 @@ def save_checkpoint(
     return target
 
 
+def last_finite(folder: Path) -> Path | None:
+    """The latest intact checkpoint whose weights are all finite; None: there is none."""
+    for number in checkpoint_numbers(folder):
+        path = folder / f"{number:06d}"
+        try:
+            load_checkpoint(path)
+            files = sorted(path.glob("model*.safetensors"))
+            tensors = (tensor for file in files for tensor in read_tensors(file).values())
+            if all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
+                return path
+        except CheckpointError:
+            continue
+    return None
+
+
+def keep_only(folder: Path, iterations: Collection[int]) -> None:
+    """Removes all checkpoints but those after so many iterations."""
+    for number in checkpoint_numbers(folder):
+        if number not in iterations:
+            _take_away(folder / f"{number:06d}")
+
+
+def checkpoint_numbers(folder: Path) -> list[int]:
+    """Iterations of all checkpoints in a folder, the latest first."""
+    names = [path.name for path in folder.glob("*") if path.is_dir()]
+    return sorted((int(name) for name in names if _NAME.fullmatch(name)), reverse=True)
+
+
+def _take_away(path: Path) -> None:
+    """Removes a checkpoint; what is half removed has no checkpoint's name."""
+    away = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    os.replace(path, away / path.name)
+    shutil.rmtree(away, ignore_errors=True)
+
+
 def latest_checkpoint(folder: Path) -> Path:
     """The checkpoint with the highest iteration.
 
     Raises:
         CheckpointError: there is none.
     """
-    found = [p for p in folder.glob("*") if p.is_dir() and _NAME.fullmatch(p.name)]
-    if not found:
+    numbers = checkpoint_numbers(folder)
+    if not numbers:
         raise CheckpointError(
             f"No checkpoint in {folder}. Give the folder of a run that has one; a run that was "
             "killed before its first starts anew in another folder."
         )
-    return max(found, key=lambda p: int(p.name))
+    return folder / f"{numbers[0]:06d}"
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -171,11 +212,11 @@ def restore_optimizer(
     file = checkpoint.path / "optimizer.safetensors"
     saved = read_tensors(file)
     try:
-        found = put_moments(saved, model, optimizer)
+        found = put_optimizer_tensors(saved, model, optimizer)
     except ValueError as error:
         raise CheckpointError(f"{file}: {error}. Resume with the model that was trained.") from None
     steps = checkpoint.state.get("optimizer_steps", 0)
-    if steps and not found:
+    if steps and not found and not isinstance(optimizer, torch.optim.SGD):  # which keeps nothing
         raise CheckpointError(f"{file} holds no moments although {steps} steps were taken.")
 
 
@@ -190,60 +231,6 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
     return tensors
-
-
-def named_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """AdamW's moments and step counts as `parameter/moment`, on the CPU.
-
-    Raises:
-        CheckpointError: the optimiser is another one.
-    """
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in model.named_parameters():
-        for moment, value in optimizer.state.get(parameter, {}).items():
-            if moment not in _MOMENTS:
-                raise CheckpointError(
-                    f"Cannot save optimiser state {moment!r} of {name}: only AdamW is supported."
-                )
-            tensors[f"{name}/{moment}"] = torch.as_tensor(value).detach().cpu().contiguous()
-    return tensors
-
-
-def put_moments(
-    saved: Mapping[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer
-) -> bool:
-    """Inverse of `named_moments`; whether there were any.
-
-    Raises:
-        ValueError: they do not fit the model.
-    """
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    expected: set[str] = set()
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            name = names[id(parameter)]
-            keys = [f"{name}/{moment}" for moment in _MOMENTS]
-            present = [key for key in keys if key in saved]
-            expected.update(present)
-            if not present:
-                continue  # never stepped
-            if len(present) != len(keys):
-                raise ValueError(f"it lacks {sorted(set(keys) - set(present))}: corrupt")
-            average, square, step = (saved[key] for key in keys)
-            if average.shape != parameter.shape or square.shape != parameter.shape:
-                raise ValueError(
-                    f"{name} has shape {tuple(average.shape)}, the model's is "
-                    f"{tuple(parameter.shape)}"
-                )
-            optimizer.state[parameter] = {
-                "step": step,
-                "exp_avg": average.to(parameter.device),
-                "exp_avg_sq": square.to(parameter.device),
-            }
-    unknown = set(saved) - expected
-    if unknown:
-        raise ValueError(f"it holds moments of {sorted(unknown)[0]!r}, which the model has not")
-    return bool(expected)
 
 
 def _sharded(name: str, files: Mapping[str, Any]) -> bool:

@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from trainer.catalogue import where_to_say
 from trainer.composition import conflicts
 from trainer.config_auxiliary import AuxiliaryConfig, FormatOnlyConfig, SeroConfig
+from trainer.config_files import read_file
 from trainer.config_objective import (
     PUBLISHED,
     AnchorConfig,
@@ -35,15 +36,21 @@ from trainer.config_sections import (
     EvalConfig,
     GeneratedConfig,
     GeneratedShopConfig,
+    LogConfig,
+    LoraConfig,
     ModelConfig,
     OptimConfig,
+    ParallelConfig,
     PromptConfig,
     RolloutConfig,
     RunConfig,
-    WarmstartConfig,
+    SamplerConfig,
     WebShopConfig,
 )
+from trainer.config_warmstart import WarmstartConfig
 from trainer.environments import PLANNER, check_environment, environment_of
+from trainer.parallel.support import unsupported
+from trainer.stopping import check_stopping
 
 __all__ = [
     "AnchorConfig",
@@ -57,12 +64,16 @@ __all__ = [
     "GeneratedConfig",
     "GeneratedShopConfig",
     "GraphConfig",
+    "LogConfig",
+    "LoraConfig",
     "ModelConfig",
     "ObjectiveConfig",
     "OptimConfig",
+    "ParallelConfig",
     "PromptConfig",
     "RolloutConfig",
     "RunConfig",
+    "SamplerConfig",
     "SeroConfig",
     "WarmstartConfig",
     "WebShopConfig",
@@ -85,34 +96,51 @@ class Config:
     prompt: PromptConfig = field(default_factory=PromptConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     auxiliary: AuxiliaryConfig = field(default_factory=AuxiliaryConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     warmstart: WarmstartConfig = field(default_factory=WarmstartConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     def check(self) -> None:
         """Raises `ConfigError` on values out of range or in conflict."""
         for section in dataclasses.fields(self):
             getattr(self, section.name).check()
         known = dict.fromkeys((PLANNER, *check_environment(self.env).oracles))
+        oracles = {"warmstart": self.warmstart.oracle}
         for name, section in self.auxiliary.active():
-            oracle = getattr(section, "oracle", PLANNER)
+            oracles[f"auxiliary.{name}"] = getattr(section, "oracle", PLANNER)
+        for name, oracle in oracles.items():
             module, _, factory = oracle.partition(":")
             if oracle not in known and not (module and factory):
                 raise ConfigError(
-                    f"auxiliary.{name}.oracle={oracle!r} must be {', '.join(map(repr, known))} or "
+                    f"{name}.oracle={oracle!r} must be {', '.join(map(repr, known))} or "
                     "'module:factory'."
                 )
+        if self.warmstart.given_model and self.model.path is None:
+            raise ConfigError(
+                "warmstart.given_model=true is about the model that model.path gives, and it gives "
+                "none. Name a folder, or leave it out: a fresh model is warm-started anyway."
+            )
         self.objective.check_rollout(self.rollout)
         if self.objective.name == "none" and not any(True for _ in self.auxiliary.active()):
             raise ConfigError(
                 "objective.name=none trains on auxiliary objectives alone, and there is none. "
                 "Add one, e.g. auxiliary.format_only, or choose a base objective."
             )
-        excluded = conflicts(self)
+        check_stopping(self)
+        excluded = [*conflicts(self), *unsupported(self)]
         if excluded:
             raise ConfigError("\n".join(excluded))
+        if self.sampler.backend == "vllm" and self.optim.old_logprobs == "sampler":
+            raise ConfigError(
+                "sampler.backend=vllm needs optim.old_logprobs=recompute: the server's kernels "
+                "round otherwise than the trainer's, and ratios would not start at 1."
+            )
         if self.run.dtype == "bfloat16" and self.optim.old_logprobs == "sampler":
             # What samples is a rounded copy of the weights that are trained: ratios would not
             # start at 1, and clipping would act on rounding.
@@ -144,6 +172,10 @@ def load_config(
 ) -> Config:
     """Reads a YAML file (or takes a mapping), applies dotted overrides and checks the result.
 
+    A file may name others that it builds on, by paths relative to itself:
+    `extends: [base.yaml, other.yaml]`. Later ones win over earlier ones and the file itself over
+    all, value by value; a list or null replaces what it stands for.
+
     Raises:
         ConfigError: the file is missing or no mapping, a key is unknown, a value has the wrong
             type, or values clash. The message names the key as `section.key`.
@@ -153,7 +185,7 @@ def load_config(
     elif isinstance(source, Mapping):
         data = source
     else:
-        data = _read_yaml(Path(source))
+        data = read_file(Path(source))
     return from_dict(_merge(data, overrides or {}))
 
 
@@ -206,24 +238,6 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
             value = items.pop(0)
         result[key.replace("-", "_")] = value
     return result
-
-
-def _read_yaml(path: Path) -> Mapping[str, Any]:
-    import yaml  # the trainer's extra; configs built in Python do not need it
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"Cannot read the config {path}: {error.strerror}.") from error
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from error
-    if data is None:
-        return {}
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"{path} must hold a mapping of sections, found {type(data).__name__}.")
-    return data
 
 
 def _section(dotted: str) -> type[Any] | None:

@@ -16,15 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from trainer.base_advantages import BaseAdvantages
-from trainer.checkpoint import named_moments, put_moments
 from trainer.config import Config, ConfigError
 from trainer.data import Segment
 from trainer.methods.protocol import PassLimits
 from trainer.objectives import Denominators
 from trainer.objectives.value import ValueStats, explained_variance, value_loss
-from trainer.optim import build_optimizer, gradient_norm
-from trainer.policy import SegmentBatch, collate, evaluation_mode, micro_batches, token_hidden
-from trainer.update import pad_like, precision
+from trainer.optim import (
+    build_optimizer,
+    gradient_norm,
+    optimizer_tensors,
+    put_optimizer_tensors,
+)
+from trainer.policy import SegmentBatch, evaluation_mode, token_hidden
+from trainer.update import pad_like, passes, precision
 
 __all__ = ["Critic", "ValueModel", "make_critic"]
 
@@ -79,8 +83,7 @@ class Critic:
         device = next(self.model.parameters()).device
         result: list[Tensor] = [torch.empty(0)] * len(segments)
         with evaluation_mode(self.model), torch.no_grad():
-            for micro in micro_batches([len(s.ids) for s in segments], limits.micro_batch_tokens):
-                batch = collate([segments[i] for i in micro], pad_id=limits.pad_id, device=device)
+            for micro, batch in passes(self.model.backbone, segments, limits):
                 with precision(device, limits.bf16):
                     value_B_T = self.model(batch).cpu()
                 for row, index in enumerate(micro):
@@ -115,10 +118,8 @@ class Critic:
         self.model.eval()
         self.optimizer.zero_grad(set_to_none=True)
         total = 0.0
-        lengths = [len(segments[i].ids) for i in rows]
-        for micro in micro_batches(lengths, limits.micro_batch_tokens):
+        for micro, batch in passes(self.model.backbone, [segments[i] for i in rows], limits):
             chosen = [rows[i] for i in micro]
-            batch = collate([segments[i] for i in chosen], pad_id=limits.pad_id, device=device)
             with precision(device, limits.bf16):
                 value_B_T = self.model(batch)
             loss, stats = value_loss(
@@ -163,7 +164,7 @@ class Critic:
             f"model/{name}": parameter.detach().cpu().contiguous().clone()
             for name, parameter in self.model.named_parameters()
         }
-        return tensors | named_moments(self.model, self.optimizer)
+        return tensors | optimizer_tensors(self.model, self.optimizer)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `state` gave.
@@ -179,7 +180,7 @@ class Critic:
             for name, parameter in own.items():
                 parameter.copy_(saved[name])
         moments = {k: v for k, v in tensors.items() if not k.startswith("model/")}
-        put_moments(moments, self.model, self.optimizer)
+        put_optimizer_tensors(moments, self.model, self.optimizer)
 
 
 def make_critic(config: Config, policy: nn.Module) -> Critic:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import gymnasium
+
 from trainer.config_sections import ConfigError, EnvConfig
 
 __all__ = [
@@ -80,6 +82,7 @@ class Environment:
         oracles: by name, the `module:factory` of each; a factory takes the seconds that one
             answer may take. The first is the default, also called `planner`.
         pages: which wording of the prompt templates (`agent_envs.prompting.get_template`).
+        make: makes an environment, from the same as `options`; None: by `gymnasium.make`.
         reads: fields of `EnvConfig`, besides `id`, `split` and `max_steps`, that mean something
             here; all others have to keep their defaults.
     """
@@ -90,20 +93,25 @@ class Environment:
     oracles: Mapping[str, str] = field(default_factory=dict)
     pages: str = "plain"
     reads: frozenset[str] = frozenset()
+    make: Callable[[EnvConfig, Any, str], gymnasium.Env[str, str]] | None = None
 
 
 def environment_of(env_id: str) -> Environment:
-    """The entry of an id.
+    """The entry of an id, or of `module:name` (`trainer.user_env`).
 
     Raises:
         ConfigError: there is none; suggests the nearest.
     """
+    if ":" in env_id:
+        from trainer.user_env import user_environment
+
+        return user_environment(env_id)
     if env_id in _ENVIRONMENTS:
         return _ENVIRONMENTS[env_id]
     near = difflib.get_close_matches(env_id, _ENVIRONMENTS, n=1, cutoff=0.0)
     raise ConfigError(
         f"env.id={env_id!r} is no environment that can be trained on. Did you mean {near[0]!r}? "
-        f"Known: {', '.join(_ENVIRONMENTS)}."
+        f"Known: {', '.join(_ENVIRONMENTS)}, and module:name for one of your own."
     )
 
 
@@ -126,7 +134,7 @@ def check_environment(config: EnvConfig) -> Environment:
     """
     environment = environment_of(config.id)
     plain = EnvConfig()
-    always = {"id", "split", "max_steps"}
+    always = {"id", "split", "max_steps", "pool", "workers"}
     for name in sorted({f.name for f in fields(config)} - always - environment.reads):
         if getattr(config, name) != getattr(plain, name):
             raise ConfigError(f"env.{name} is set, but {config.id} does not read it. Remove it.")

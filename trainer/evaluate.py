@@ -1,15 +1,15 @@
-"""Evaluation: a fixed list of tasks, each played exactly once.
+"""Evaluation: a fixed list of tasks, each played exactly once for each sampling seed.
 
 Promises (tests/trainer/test_evaluate.py):
 
-1. Every task is played once; nothing is padded, repeated or left out.
+1. Every task is played once a seed; nothing is padded, repeated or left out.
 2. The outcome of a task does not depend on the batch size or on the other tasks.
 3. Nothing is needed that a deployed policy would not have: this module imports neither
    `oracles` nor anything of the auxiliary objectives, and never calls `snapshot` or
    `privileged`.
 4. The result says what it was measured on: split, tasks, manifest hash, prompt hash, step cap,
-   history length, prompt limit, options of the environment, decoding, engine and package
-   versions. Results that differ in anything but the versions do not compare.
+   history length, context, prompt limit, options of the environment, decoding, model, engine and
+   package versions. Results that differ in what was measured do not compare.
 """
 
 from __future__ import annotations
@@ -20,32 +20,27 @@ from typing import Any
 
 import gymnasium
 
-from agent_envs.errors import SeroError
 from trainer import rng
-from trainer.compare import paired_difference
+from trainer.config_sections import ConfigError
+from trainer.evaluation.agreement import Incomparable, check_comparable, compare_outcomes
+from trainer.evaluation.outcomes import Outcome, figures, over_seeds, pooled, task_rows
 from trainer.generation.base import Sampler
-from trainer.metrics import mean_or_none, wilson
 from trainer.rollout import Episode, PlaySettings, Student, Trajectory, play
 from trainer.runinfo import package_versions
 
-__all__ = ["Incomparable", "check_comparable", "compare_outcomes", "evaluate", "summarise"]
+__all__ = [
+    "Incomparable",
+    "check_comparable",
+    "check_tasks",
+    "compare_outcomes",
+    "decoding_of",
+    "evaluate",
+    "measured",
+    "outcome_of",
+]
 
-FORMAT = 1
-_MUST_AGREE = (
-    "env_id",
-    "split",
-    "tasks_hash",
-    "manifest_hash",
-    "prompt_hash",
-    "max_prompt_tokens",
-    "max_steps",
-    "env_options",
-    "decoding",
-)
-
-
-class Incomparable(SeroError, ValueError):
-    """Two evaluation results that were not measured on the same thing."""
+FORMAT = 2
+"""1 had one sampling seed and no `model`, `engine`, `context`, `method` and `trials`."""
 
 
 def evaluate(
@@ -57,177 +52,168 @@ def evaluate(
     split: str,
     max_new_tokens: int,
     temperature: float = 0.0,
+    top_p: float = 1.0,
     seed: int = 0,
+    seeds: Sequence[int] | None = None,
+    model: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Plays every task once, `len(envs)` at a time, and summarises.
+    """Plays every task once a seed, `len(envs)` at a time, and summarises.
 
     Args:
         task_ids: distinct ids.
-        temperature: 0 is greedy; otherwise draws are keyed by (seed, task).
+        temperature: 0 is greedy; otherwise draws are keyed by (seed, task, turn).
+        top_p: nucleus to sample from; 1: everything.
+        seed: the sampling seed, where there is one.
+        seeds: several sampling seeds, each playing every task; None: `seed` alone.
+        model: what is known of the weights, for the result.
 
     Raises:
-        ValueError: a task id occurs twice.
+        ValueError: a task id or a seed occurs twice, or greedy decoding with several seeds (the
+            last two as `ConfigError`).
     """
-    if len(set(task_ids)) != len(task_ids):
-        raise ValueError("A task id occurs twice; every task is evaluated exactly once.")
+    check_tasks(task_ids)
+    used = (seed,) if seeds is None else tuple(seeds)
+    decoding = decoding_of(max_new_tokens, temperature, top_p, used)
     greedy = temperature == 0.0
     settings = PlaySettings(
-        max_new_tokens=max_new_tokens, temperature=1.0 if greedy else temperature, greedy=greedy
+        max_new_tokens=max_new_tokens,
+        temperature=1.0 if greedy else temperature,
+        greedy=greedy,
+        top_p=1.0 if greedy else top_p,
     )
     episodes = [
-        Episode(task_id, task_id, f"{task_id}#eval", seed, task=task_id, purpose=rng.EVALUATE)
+        Episode(task_id, task_id, f"{task_id}#eval", number, task=task_id, purpose=rng.EVALUATE)
+        for number in used
         for task_id in task_ids
     ]
     trajectories = play(episodes, envs, student, sampler, settings)
-    return summarise(
-        trajectories,
-        student,
+    n = len(task_ids)
+    passes = {
+        number: [outcome_of(t) for t in trajectories[place * n : (place + 1) * n]]
+        for place, number in enumerate(used)
+    }
+    return measured(
+        passes,
+        envs[0],
         split=split,
-        max_steps=_max_steps(envs[0]),
-        env_id=_env_id(envs[0]),
-        env_options=_env_options(envs[0]),
-        decoding={
-            "greedy": greedy,
-            "temperature": None if greedy else temperature,
-            "max_new_tokens": max_new_tokens,
-            "seed": None if greedy else seed,
+        prompt={
+            "prompt_template": student.template.name,
+            "prompt_hash": student.template.hash,
+            # A conversation shows everything.
+            "history_length": None
+            if student.context == "chat"
+            else student.template.history_length,
+            "context": student.context,
+            "max_prompt_tokens": student.max_prompt_tokens,
         },
+        decoding=decoding,
+        model=model,
     )
 
 
-def summarise(
-    trajectories: Sequence[Trajectory],
-    student: Student,
+def measured(
+    passes: Mapping[int, Sequence[Outcome]],
+    env: gymnasium.Env[str, str],
     *,
     split: str,
-    max_steps: int | None,
-    env_id: str,
+    prompt: Mapping[str, Any],
     decoding: Mapping[str, Any],
-    env_options: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None,
+    method: str = "plain",
+    trials: int = 1,
 ) -> dict[str, Any]:
-    """The result of an evaluation as plain data."""
-    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-    by_type: dict[str, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        by_type.setdefault(trajectory.task_type, []).append(trajectory)
-    groups = {
-        name: {**_share(group), "score": mean_or_none(t.score for t in group)}
-        for name, group in sorted(by_type.items())
-    }
-    ids = [trajectory.episode.task_id for trajectory in trajectories]
-    provenance = dict(trajectories[0].provenance) if trajectories else {}
+    """The result of an evaluation as plain data.
+
+    Args:
+        passes: by sampling seed, the outcome of every task, in the same order.
+        prompt: template, hash, history length, context and prompt limit.
+        trials: attempts at a task that were allowed.
+    """
+    several = len(passes) > 1
+    first = next(iter(passes.values()), ())
+    outcome_figures = pooled(passes) if several else figures(first)
+    provenance = dict(first[0].provenance) if first else {}
+    ids = sorted(outcome.task_id for outcome in first)
     return {
         "format": FORMAT,
-        "env_id": env_id,
+        "env_id": _env_id(env),
         "split": split,
-        **_share(trajectories),
-        "macro_success": mean_or_none(group["success"] for group in groups.values()),
-        "by_task_type": groups,
-        "score": mean_or_none(trajectory.score for trajectory in trajectories),
-        "mean_steps": mean_or_none(len(trajectory.turns) for trajectory in trajectories),
-        "admissible_share": mean_or_none(float(turn.command_valid) for turn in turns),
-        "invalid_format_share": mean_or_none(float(not turn.format_valid) for turn in turns),
-        "stop_reasons": _counts(trajectory.stop_reason for trajectory in trajectories),
-        "tasks_hash": hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest(),
+        "method": method,
+        "trials": trials,
+        **outcome_figures,
+        "over_seeds": over_seeds(passes) if several else None,
+        "tasks_hash": hashlib.sha256("\n".join(ids).encode()).hexdigest(),
         "manifest_hash": provenance.get("manifest_hash"),
-        "prompt_template": student.template.name,
-        "prompt_hash": student.template.hash,
-        "history_length": student.template.history_length,
-        "max_prompt_tokens": student.max_prompt_tokens,
-        "max_steps": max_steps,
-        "env_options": dict(env_options or {}),
+        **prompt,
+        "max_steps": _max_steps(env),
+        "env_options": _env_options(env),
         "decoding": dict(decoding),
+        "model": None if model is None else dict(model),
+        "engine": {
+            "engine": provenance.get("engine"),
+            "engine_version": provenance.get("engine_version"),
+        },
         "provenance": provenance,
         "versions": package_versions(),
-        "tasks": [
-            {
-                "task_id": trajectory.episode.task_id,
-                "task_type": trajectory.task_type,
-                "success": trajectory.success,
-                "score": trajectory.score,
-                "steps": len(trajectory.turns),
-                "stop_reason": trajectory.stop_reason,
-            }
-            for trajectory in trajectories
-        ],
+        "tasks": task_rows(passes),
+        "per_seed": {
+            str(seed): {**figures(outcomes), "tasks": task_rows({seed: outcomes})}
+            for seed, outcomes in passes.items()
+        }
+        if several
+        else None,
     }
 
 
-def check_comparable(left: Mapping[str, Any], right: Mapping[str, Any]) -> None:
-    """Refuses two results that were measured on different tasks, prompts or settings.
+def decoding_of(
+    max_new_tokens: int, temperature: float, top_p: float, seeds: Sequence[int]
+) -> dict[str, Any]:
+    """How replies are drawn, as a result states it: greedy has neither temperature nor seed.
 
     Raises:
-        Incomparable: names every field that differs.
+        ConfigError: no seed, one twice, or several with greedy decoding.
     """
-    # Results from before there were options have none: nothing could be chosen then.
-    left, right = ({"env_options": {}, **result} for result in (left, right))
-    different = [key for key in _MUST_AGREE if left.get(key) != right.get(key)]
-    if different:
-        listing = "; ".join(f"{key}: {left.get(key)!r} and {right.get(key)!r}" for key in different)
-        raise Incomparable(
-            f"The results differ in {listing}. Evaluate both on the same tasks and prompt."
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"seeds={list(seeds)} must be one or more different numbers.")
+    greedy = temperature == 0.0
+    if greedy and len(seeds) > 1:
+        raise ConfigError(
+            f"Greedy decoding gives the same replies for all of the {len(seeds)} seeds. Set a "
+            "temperature above 0, or use one seed."
         )
-
-
-def compare_outcomes(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """The success of two results on the tasks that both played, task by task.
-
-    Each task is a pair: its outcome (1 solved, 0 not) in `later` minus that in `earlier`. The
-    interval is Student's t over these pairs (`trainer.compare.paired_difference`), so what makes
-    a task hard for both cancels out. It is about these policies on tasks like these; it knows
-    nothing of other training seeds.
-
-    Returns:
-        `tasks` (pairs), `wins_before`, `wins` on them, `gained` and `lost` (solved by one only),
-        `difference` of the shares with its 95 % interval `low`, `high`: `None` for fewer than two
-        tasks, and where no task changed, since nothing then says how much they scatter.
-
-    Raises:
-        Incomparable: no task is in both, or a result lacks its list of tasks.
-    """
-    try:
-        before, after = (
-            {str(task["task_id"]): bool(task["success"]) for task in result["tasks"]}
-            for result in (earlier, later)
-        )
-    except (KeyError, TypeError) as error:
-        raise Incomparable(f"A result has no outcome of every task: {error!r}.") from error
-    shared = [task for task in after if task in before]
-    if not shared:
-        raise Incomparable("The results have no task in common.")
-    pairs = [(before[task], after[task]) for task in shared]
-    difference = paired_difference([float(a) for _, a in pairs], [float(b) for b, _ in pairs])
-    gained, lost = pairs.count((False, True)), pairs.count((True, False))
-    changed = gained + lost > 0
     return {
-        "tasks": len(pairs),
-        "wins_before": sum(b for b, _ in pairs),
-        "wins": sum(a for _, a in pairs),
-        "gained": gained,
-        "lost": lost,
-        "difference": difference.mean,
-        "low": difference.low if changed else None,
-        "high": difference.high if changed else None,
+        "greedy": greedy,
+        "temperature": None if greedy else temperature,
+        "top_p": None if greedy else top_p,
+        "max_new_tokens": max_new_tokens,
+        "seeds": None if greedy else list(seeds),
     }
 
 
-def _share(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    wins = sum(trajectory.success for trajectory in trajectories)
-    n = len(trajectories)
-    low, high = wilson(wins, n)
-    return {
-        "n": n,
-        "wins": wins,
-        "success": wins / n if n else None,
-        "interval_95": [low, high],
-    }
+def check_tasks(task_ids: Sequence[str]) -> None:
+    """Raises `ValueError` where a task id occurs twice."""
+    if len(set(task_ids)) != len(task_ids):
+        raise ValueError("A task id occurs twice; every task is evaluated exactly once.")
 
 
-def _counts(values: Any) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for value in values:
-        counts[value] = counts.get(value, 0) + 1
-    return dict(sorted(counts.items()))
+def outcome_of(trajectory: Trajectory) -> Outcome:
+    """What counts of a played episode."""
+    malformed: dict[str, int] = {}
+    for turn in trajectory.turns:
+        if not turn.format_valid:
+            reason = turn.parse_reason or "malformed"
+            malformed[reason] = malformed.get(reason, 0) + 1
+    return Outcome(
+        task_id=trajectory.episode.task_id,
+        task_type=trajectory.task_type,
+        success=trajectory.success,
+        score=trajectory.score,
+        steps=len(trajectory.turns),
+        stop_reason=trajectory.stop_reason,
+        refused=sum(not turn.command_valid for turn in trajectory.turns),
+        malformed=malformed,
+        provenance=trajectory.provenance,
+    )
 
 
 def _max_steps(env: gymnasium.Env[str, str]) -> int | None:

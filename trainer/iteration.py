@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -32,11 +33,14 @@ from trainer.data import Turn, write_turns
 from trainer.dynamic_sampling import Collected, collect_rounds
 from trainer.environments import TaskSet
 from trainer.evaluate import evaluate
-from trainer.generation.base import Sampler
-from trainer.generation.hf import HFSampler
+from trainer.generation.base import Sampler, streaming
+from trainer.generation.registry import make_sampler
 from trainer.learner import Counters, Learner
+from trainer.lora import adapter_state, has_adapters, load_adapter_state, merged
 from trainer.methods.protocol import Method, Setup
 from trainer.metrics import MetricsLog, Phases
+from trainer.performance import iteration_performance, peak_of, policy_shape
+from trainer.pools.registry import make_envs
 from trainer.rollout import Episode, PlaySettings, TextEnvironment, Trajectory, play
 from trainer.rollout_metrics import rollout_metrics
 from trainer.run_folder import RunFolder, make_student
@@ -46,6 +50,7 @@ from trainer.worlds import make_env, open_tasks, split_tasks, spread, tasks_from
 __all__ = ["Trainer"]
 
 CRITIC_FILE = "critic"
+ADAPTER_FILE = "adapter"
 
 
 class Trainer:
@@ -53,7 +58,7 @@ class Trainer:
 
     Args:
         task_set: opened from the config unless given.
-        sampler: `HFSampler` on the model unless given.
+        sampler: as `config.sampler` says, on the model, unless given.
         reference: frozen policy for the KL term.
     """
 
@@ -75,13 +80,14 @@ class Trainer:
         # Weights are trained in float32: a step of 1e-6 is lost in bfloat16. What samples is a
         # rounded copy, which costs half the memory and time of its own.
         self.acting = model if config.run.dtype == "float32" else _rounded(model)
-        self.sampler: Sampler = sampler or HFSampler(
-            self.acting, self.student.stop_ids, pad_id=self.student.pad_id
-        )
+        self._own_sampler = sampler is None
+        self.sampler: Sampler = sampler or make_sampler(config, self.acting, self.student)
         self.task_ids = split_tasks(config.env, self.task_set, config.env.split)
         count = config.rollout.tasks * config.rollout.rollouts
-        self.envs = [make_env(config.env, self.task_set, config.env.split) for _ in range(count)]
+        self.envs = make_envs(config.env, self.task_set, config.env.split, count)
         self.phases = Phases()
+        self.shape = policy_shape(model)
+        self.peak_flops = peak_of(config.run.device)
         self.methods = self._methods(model)
         # Groups drawn from the schedule of tasks so far; part of a checkpoint.
         self.groups_drawn = 0
@@ -116,7 +122,17 @@ class Trainer:
         metrics["iteration_s"] = time.perf_counter() - start
         tokens = metrics["prompt_tokens"] + metrics["response_tokens"]
         metrics["tokens_per_s"] = tokens / metrics["iteration_s"]
-        return metrics
+        metrics["perf/update_mfu"] = learned["perf/mfu"]
+        return metrics | iteration_performance(
+            self.config,
+            self.shape,
+            self.peak_flops,
+            sampled=_turns(found.sampled),
+            learnt=turns,
+            update=self.learner.work,
+            seconds=self.phases.seconds,
+            iteration_s=metrics["iteration_s"],
+        )
 
     def collect(self, iteration: int) -> Collected:
         """Groups of rollouts: `rollout.rollouts` of each of `rollout.tasks` tasks.
@@ -159,6 +175,7 @@ class Trainer:
                 pairs = zip(self.acting.parameters(), self.learner.model.parameters(), strict=True)
                 for acting, trained in pairs:
                     acting.copy_(trained)
+        streaming(self.sampler).refresh()
 
     def record(
         self,
@@ -187,27 +204,30 @@ class Trainer:
         for split in c.eval.splits:
             tasks = spread(split_tasks(c.env, self.task_set, split), c.eval.tasks)
             count = min(c.eval.batch_size, len(tasks))
-            result = evaluate(
-                tasks,
-                [make_env(c.env, self.task_set, split) for _ in range(count)],
-                self.student,
-                self.sampler,
-                split=split,
-                max_new_tokens=c.rollout.max_new_tokens,
-                temperature=c.eval.temperature,
-                seed=c.eval.seed,
-            )
+            with ExitStack() as opened:
+                made = (make_env(c.env, self.task_set, split) for _ in range(count))
+                result = evaluate(
+                    tasks,
+                    [opened.enter_context(closing(env)) for env in made],
+                    self.student,
+                    self.sampler,
+                    split=split,
+                    max_new_tokens=c.rollout.max_new_tokens,
+                    temperature=c.eval.temperature,
+                    seed=c.eval.seed,
+                )
             results[split] = {"iteration": iteration, **result}
             write_json(self.folder.evaluation(iteration, split), results[split])
         return results
 
     def save(self, iteration: int) -> Path:
         """Checkpoint after `iteration` finished iterations."""
-        counters = self.learner.counters
+        counters, model = self.learner.counters, self.learner.model
         return save_checkpoint(
             self.folder.checkpoints,
             iteration,
-            model=self.learner.model,
+            model=model,
+            policy=merged(model) if has_adapters(model) else None,
             optimizer=self.learner.optimizer,
             save_tokenizer=self.student.tokenizer.save_pretrained,
             state={
@@ -216,10 +236,20 @@ class Trainer:
                 "optimizer_steps": counters.optimizer_steps,
                 "skipped_steps": counters.skipped_steps,
                 "nonfinite_steps": counters.nonfinite_steps,
+                "nonfinite_in_a_row": counters.nonfinite_in_a_row,
                 "groups_drawn": self.groups_drawn,
             },
             others=self._others(),
         )
+
+    def close(self) -> None:
+        """The run is over: ends what it started. Closing twice is no error."""
+        for method in self.methods:
+            method.close()
+        if self._own_sampler:
+            streaming(self.sampler).close()
+        for env in self.envs:
+            env.close()
 
     def _others(self) -> dict[str, Mapping[str, Tensor]]:
         """What a checkpoint holds besides the policy, by the name of its file."""
@@ -227,6 +257,8 @@ class Trainer:
         others = {method.name: method.state() for method in self.methods}
         if critic is not None:
             others[CRITIC_FILE] = critic.state()
+        if has_adapters(self.learner.model):
+            others[ADAPTER_FILE] = adapter_state(self.learner.model)
         return {name: tensors for name, tensors in others.items() if tensors}
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -235,6 +267,8 @@ class Trainer:
         try:
             names = ("optimizer_steps", "skipped_steps", "nonfinite_steps")
             counters, seed = Counters(*(int(state[name]) for name in names)), state["seed"]
+            # Checkpoints of before it was counted have none.
+            counters.nonfinite_in_a_row = int(state.get("nonfinite_in_a_row", 0))
             # Only rounds make it more than what follows from the iteration.
             drawn = int(state["groups_drawn"]) if self.config.objective.dynamic_rounds else 0
         except (KeyError, TypeError, ValueError) as error:
@@ -244,6 +278,12 @@ class Trainer:
                 f"{file} was made with run.seed={seed}, the config says {self.config.run.seed}. "
                 "Resume with the seed of the run."
             )
+        if has_adapters(self.learner.model):
+            path = checkpoint.path / f"{ADAPTER_FILE}.safetensors"
+            try:
+                load_adapter_state(self.learner.model, read_tensors(path))
+            except ValueError as error:
+                raise CheckpointError(f"{path}: {error}.") from error
         restore_optimizer(checkpoint, self.learner.model, self.learner.optimizer)
         self.learner.counters, self.groups_drawn = counters, drawn
         critic = self.learner.critic

@@ -8,26 +8,43 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from agent_envs.errors import SeroError
+from trainer.checkpoint import checkpoint_numbers, keep_only, last_finite
 from trainer.config import Config, resolve
 from trainer.environments import TaskSet
 from trainer.iteration import Trainer
-from trainer.metrics import MetricsLog
+from trainer.loggers.registry import RunLog, check_loggers, open_run_log
+from trainer.lora import AdaptersOff, add_adapters
 from trainer.models.tiny import load_policy, save_policy
-from trainer.resume import checkpoint_to_resume, cut_logs, set_aside
+from trainer.packed_attention import use_packing
+from trainer.preflight import check_prompts
+from trainer.resume import (
+    changed_fields,
+    checkpoint_to_resume,
+    clear_strays,
+    cut_logs,
+    set_aside,
+)
 from trainer.run_folder import RunFolder, RunFolderError, dtype_of, usable_device
+from trainer.run_lock import held, writable
+from trainer.run_status import Stop, best_checkpoint, stops_early, write_status
 from trainer.runinfo import run_info, write_json
+from trainer.stopping import evaluation_due
 from trainer.worlds import check_splits, open_tasks
 
-__all__ = ["TrainResult", "train"]
+__all__ = ["NonFiniteError", "TrainResult", "train"]
 
 OnIteration = Callable[[Mapping[str, Any]], None]
 OnWarmstart = Callable[[int, float], None]
+TrainerType = Callable[..., Trainer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +55,18 @@ class TrainResult:
         iterations: finished so far, earlier calls included.
         metrics: of the iterations of this call.
         evaluations: last result of each split.
+        stop: why it ended: `finished`, `early_stop`, or `asked` (`until`).
     """
 
     folder: RunFolder
     iterations: int
     metrics: list[dict[str, Any]]
     evaluations: dict[str, dict[str, Any]]
+    stop: Stop = "finished"
+
+
+class NonFiniteError(SeroError, ArithmeticError):
+    """A run that cannot go on: its gradients or weights are not finite any more."""
 
 
 def train(
@@ -55,66 +78,138 @@ def train(
     until: int | None = None,
     on_iteration: OnIteration | None = None,
     on_warmstart: OnWarmstart | None = None,
+    trainer_type: TrainerType = Trainer,
 ) -> TrainResult:
     """Runs a config in the folder `out`.
 
     Args:
-        resume: continue from the last checkpoint in `out`, as if there had been no break.
+        resume: continue from the last checkpoint in `out`, as if there had been no break; from
+            the start where it was killed before its first one.
         resume_from: continue from the checkpoint after so many iterations; what the run has
             beyond it moves to `out`/aside. None: the last, if `resume`.
         until: stop (with a checkpoint) after so many iterations; None: `run.iterations`.
         on_iteration: called with each iteration's metrics.
         on_warmstart: called with (step, loss) of the warm start.
+        trainer_type: makes the trainer; a rank's, where there are several processes.
 
     Raises:
         ConfigError: this machine does not have `run.device`.
         MissingData: no data, or no task in `env.split` or a split of `eval.splits`.
-        RunFolderError: `out` holds a run and `resume` is false, or another config's run.
+        RunFolderError: `out` holds a run and `resume` is false, or another config's run; it cannot
+            be written; or another process trains there.
         CheckpointError: a file of the checkpoint is missing or corrupt; names an earlier one that
             is intact.
+        NonFiniteError: `run.nonfinite_limit` optimiser steps in a row were refused, or the weights
+            are not finite; names the last checkpoint whose weights are.
     """
     folder = RunFolder(Path(out))
     usable_device(config.run.device)
+    check_loggers(config.log)
     threads = torch.get_num_threads()
     torch.set_num_threads(config.run.threads)
     try:
-        if resume or resume_from is not None:
-            trainer, start = _resumed(config, folder, resume_from)
-        else:
-            trainer, start = _started(config, folder, on_warmstart)
-        results: dict[str, dict[str, Any]] = {}
-        if start == 0 and config.eval.initial:
-            results = trainer.evaluate(0)
-        if start > 0 and _evaluation_due(config, start):
-            results = _evaluated(trainer, start)
-        last = config.run.iterations if until is None else min(until, config.run.iterations)
-        log = MetricsLog(folder.metrics)
-        metrics: list[dict[str, Any]] = []
-        for iteration in range(start, last):
-            metrics.append(trainer.iterate(iteration))
-            log.write(metrics[-1])
-            done = iteration + 1
-            if done == last or _due(done, config.run.checkpoint_every):
-                trainer.save(done)
-            if _evaluation_due(config, done):
-                results = trainer.evaluate(done)
-            if on_iteration is not None:
-                on_iteration(metrics[-1])
-        return TrainResult(folder, max(start, last), metrics, results)
+        with writable(folder.path), ExitStack() as hold:
+            if resume or resume_from is not None:
+                trainer, start = _resumed(config, folder, resume_from, trainer_type, hold)
+            else:
+                trainer, start = _started(config, folder, on_warmstart, trainer_type, hold)
+            hold.callback(trainer.close)
+            with open_run_log(config, folder.path, folder.metrics, first=start) as log:
+                return _run(trainer, start, until, on_iteration, log)
     finally:
         torch.set_num_threads(threads)
+
+
+def _run(
+    trainer: Trainer,
+    start: int,
+    until: int | None,
+    on_iteration: OnIteration | None,
+    log: RunLog,
+) -> TrainResult:
+    """Iterations from `start` on, until the run has its end."""
+    config, folder = trainer.config, trainer.folder
+    results: dict[str, dict[str, Any]] = {}
+    if evaluation_due(config, start):
+        results = _evaluated(trainer, start)
+        if start == 0:  # else it stands there already
+            log.evaluation(start, results)
+    last = config.run.iterations if until is None else min(until, config.run.iterations)
+    metrics: list[dict[str, Any]] = []
+    done = start
+    early = stops_early(folder, config, done)
+    _keep(folder, config, done)
+    write_status(folder, config, "running", done)
+    while done < last and not early:
+        metrics.append(log.iteration(trainer.iterate(done)))
+        done += 1
+        _check_finite(trainer, done)
+        due = evaluation_due(config, done)
+        if done == last or _due(done, config.run.checkpoint_every) or (due and _saves(config)):
+            trainer.save(done)
+        if due:
+            results = trainer.evaluate(done)
+            log.evaluation(done, results)
+            early = stops_early(folder, config, done)
+        _keep(folder, config, done)
+        write_status(folder, config, "running", done)
+        if on_iteration is not None:
+            on_iteration(metrics[-1])
+    reason: Stop = (
+        "early_stop" if early else "asked" if done < config.run.iterations else "finished"
+    )
+    write_status(folder, config, reason, done)
+    return TrainResult(folder, done, metrics, results, reason)
 
 
 def _due(done: int, every: int) -> bool:
     return every > 0 and done % every == 0
 
 
-def _evaluation_due(config: Config, done: int) -> bool:
-    return done == config.run.iterations or _due(done, config.eval.every)
+def _saves(config: Config) -> bool:
+    """Whether an evaluated iteration gets a checkpoint: it may be the best one, or the last."""
+    return config.run.keep == "best+last" or config.run.early_stop.patience > 0
+
+
+def _keep(folder: RunFolder, config: Config, done: int) -> None:
+    """Removes the checkpoints that `run.keep` does not ask for."""
+    numbers = checkpoint_numbers(folder.checkpoints)
+    if config.run.keep == "all" or not numbers:
+        return
+    best = best_checkpoint(folder, config, done) if config.run.keep == "best+last" else None
+    keep_only(folder.checkpoints, {numbers[0], *([] if best is None else [best.iteration])})
+
+
+def _check_finite(trainer: Trainer, done: int) -> None:
+    """Ends a run that cannot learn any more.
+
+    Raises:
+        NonFiniteError: names the last checkpoint whose weights are finite.
+    """
+    folder, limit = trainer.folder, trainer.config.run.nonfinite_limit
+    refused = trainer.learner.counters.nonfinite_in_a_row
+    if trainer.learner.finite_weights():
+        if not 0 < limit <= refused:
+            return
+        what = f"The last {refused} optimiser steps were refused: no gradient was finite."
+    else:
+        what = "The policy's weights are not finite any more."
+    write_status(folder, trainer.config, "nonfinite", done)
+    good = last_finite(folder.checkpoints)
+    way_out = (
+        f"There is no checkpoint before; {folder.initial} holds the policy it began with."
+        if good is None
+        else f"The last good checkpoint is {good}."
+    )
+    raise NonFiniteError(
+        f"Iteration {done - 1} of {folder.path}: {what} {way_out} Try a smaller optim.lr or "
+        "optim.grad_clip, or another run.dtype, in a new run with model.path on that folder; "
+        "run.nonfinite_limit says how many refused steps are too many."
+    )
 
 
 def _evaluated(trainer: Trainer, iteration: int) -> dict[str, dict[str, Any]]:
-    """The evaluation that belongs to a checkpoint; a run killed in between has yet to make it."""
+    """The evaluation at an iteration; a run killed before it has yet to make it."""
     files = {s: trainer.folder.evaluation(iteration, s) for s in trainer.config.eval.splits}
     if not all(file.exists() for file in files.values()):
         return trainer.evaluate(iteration)
@@ -122,25 +217,36 @@ def _evaluated(trainer: Trainer, iteration: int) -> dict[str, dict[str, Any]]:
 
 
 def _started(
-    config: Config, folder: RunFolder, on_warmstart: OnWarmstart | None
+    config: Config,
+    folder: RunFolder,
+    on_warmstart: OnWarmstart | None,
+    trainer_type: TrainerType,
+    hold: ExitStack,
 ) -> tuple[Trainer, int]:
-    """A new run in an empty folder."""
-    if folder.info.exists():
-        raise RunFolderError(
-            f"{folder.path} already holds a run. Choose another folder, or resume it (--resume)."
-        )
+    """A new run in an empty folder; `hold` keeps other processes out of it."""
+    _refuse_run(folder)
     task_set = open_tasks(config.env)
     check_splits(config, task_set)
     folder.path.mkdir(parents=True, exist_ok=True)
+    hold.enter_context(held(folder.path))
+    _refuse_run(folder)  # which another process may have made until now
+    clear_strays(folder)
     if config.model.path is not None:
         model, tokenizer = load_policy(config.model.path)
+        if config.warmstart.given_model:
+            from trainer.warmstart import warm_given
+
+            model = model.to(config.run.device)
+            report = warm_given(config, task_set, model, tokenizer, on_warmstart)
+            write_json(folder.path / "warmstart.json", report)
     else:
         from trainer.warmstart import warm_policy
 
         model, tokenizer, report = warm_policy(config, task_set, on_warmstart)
         write_json(folder.path / "warmstart.json", report)
     save_policy(folder.initial, model, tokenizer)
-    trainer = _trainer(config, folder, model, tokenizer, task_set)
+    trainer = _trainer(config, folder, model, tokenizer, task_set, trainer_type)
+    check_prompts(config, trainer.student, model, trainer.envs[0], trainer.task_ids[0])
     _, info = trainer.envs[0].reset(options={"task_id": trainer.task_ids[0]})
     write_json(
         folder.info,
@@ -154,20 +260,44 @@ def _started(
     return trainer, 0
 
 
-def _resumed(config: Config, folder: RunFolder, resume_from: int | None) -> tuple[Trainer, int]:
-    """The run in `folder`, as a checkpoint (None: the last) left it."""
-    free: dict[str, Any] = {"run.iterations": 0, "run.checkpoint_every": 0, "run.threads": 1}
-    made_with, info = folder.read_info()
-    if made_with.replace(**free) != config.replace(**free):
+def _refuse_run(folder: RunFolder) -> None:
+    if folder.info.exists():
         raise RunFolderError(
-            f"{folder.info} was made with another config; only {', '.join(free)} may change when "
-            "a run is resumed. Use its config, or start a new folder."
+            f"{folder.path} already holds a run. Choose another folder, or resume it (--resume)."
         )
-    checkpoint = checkpoint_to_resume(folder, resume_from)
+
+
+def _resumed(
+    config: Config,
+    folder: RunFolder,
+    resume_from: int | None,
+    trainer_type: TrainerType,
+    hold: ExitStack,
+) -> tuple[Trainer, int]:
+    """The run in `folder`, as a checkpoint (None: the last) left it."""
+    free = dict(_FREE)
+    if config.auxiliary.sero is not None:
+        # Where branches run changes no result.
+        free |= {"auxiliary.sero.overlap": True, "auxiliary.sero.workers": 0}
+    made_with, info = folder.read_info()
+    before, now = made_with.replace(**free), config.replace(**free)
+    if before != now:
+        raise RunFolderError(
+            f"{folder.info} was made with another config: {changed_fields(before, now)}. Only "
+            f"{', '.join(free)} may change when a run is resumed. Use its config, or start a new "
+            "folder."
+        )
+    hold.enter_context(held(folder.path))
+    clear_strays(folder)
+    # A run that was killed before its first checkpoint begins again where it began.
+    fresh = resume_from is None and not checkpoint_numbers(folder.checkpoints)
+    checkpoint = None if fresh else checkpoint_to_resume(folder, resume_from)
     task_set = open_tasks(config.env)
     check_splits(config, task_set)
-    model, tokenizer = load_policy(checkpoint.path)
-    trainer = _trainer(config, folder, model, tokenizer, task_set)
+    # A checkpoint's policy has its adapters merged: they go on beside the first weights.
+    own = None if checkpoint is None or config.lora.rank else checkpoint.path
+    model, tokenizer = load_policy(own or folder.initial)
+    trainer = _trainer(config, folder, model, tokenizer, task_set, trainer_type)
     found = {
         "manifest_hash": task_set.manifest_hash,
         "prompt_hash": trainer.student.template.hash,
@@ -178,19 +308,55 @@ def _resumed(config: Config, folder: RunFolder, resume_from: int | None) -> tupl
                 f"{folder.info} has {key} {info.get(key)!r}, found {value!r} in {task_set.source}. "
                 "Resume with the data and the version that the run began with."
             )
-    trainer.restore(checkpoint)
+    start = 0
+    if checkpoint is not None:
+        trainer.restore(checkpoint)
+        start = checkpoint.iteration
     if resume_from is not None:
-        set_aside(folder, checkpoint.iteration)
-    cut_logs(folder, checkpoint.iteration)
-    return trainer, checkpoint.iteration
+        set_aside(folder, start)
+    cut_logs(folder, start)
+    return trainer, start
+
+
+_FREE: Mapping[str, Any] = MappingProxyType(
+    {
+        "run.iterations": 0,
+        "run.checkpoint_every": 0,
+        "run.threads": 1,
+        "parallel.mode": "none",
+        "parallel.timeout_s": 1800.0,
+        "env.pool": "serial",
+        "env.workers": 0,
+        "run.keep": "all",
+        "run.early_stop.patience": 0,
+        "run.early_stop.metric": None,
+        "run.early_stop.min_delta": 0.0,
+        "log.to": (),
+        "log.project": "sero",
+        "log.run_name": None,
+        "log.dir": None,
+        "log.every": 1,
+    }
+)
+"""What a resumed run may be told anew, with values under which the rest is compared."""
 
 
 def _trainer(
-    config: Config, folder: RunFolder, model: Any, tokenizer: Any, task_set: TaskSet
+    config: Config,
+    folder: RunFolder,
+    model: Any,
+    tokenizer: Any,
+    task_set: TaskSet,
+    trainer_type: TrainerType,
 ) -> Trainer:
-    reference = None
-    if config.objective.kl_coef > 0:
+    reference: Any = None
+    if config.lora.rank:
+        model = add_adapters(model, config.lora)
+    model = model.to(config.run.device)
+    use_packing(model, config.optim.packing)  # refused here rather than after the rollouts
+    if config.objective.kl_coef > 0 and config.lora.rank:
+        reference = AdaptersOff(model)
+    elif config.objective.kl_coef > 0:
         reference = load_policy(folder.initial, dtype=dtype_of(config))[0].to(config.run.device)
         reference.requires_grad_(False)
-    model = model.to(config.run.device)
-    return Trainer(config, folder, model, tokenizer, task_set=task_set, reference=reference)
+    return trainer_type(config, folder, model, tokenizer, task_set=task_set, reference=reference)

@@ -1,4 +1,4 @@
-"""Metrics: one JSON object per iteration in `metrics.jsonl`, phase times, and interval maths."""
+"""Metrics: one JSON object per iteration in `metrics.jsonl`, phase times, rates, interval maths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from typing import Any
 from agent_envs.errors import SeroError
 from agent_envs.statistics import wilson
 
-__all__ = ["MetricsError", "MetricsLog", "Phases", "mean_or_none", "read_metrics", "wilson"]
+__all__ = [
+    "MetricsError",
+    "MetricsLog",
+    "Phases",
+    "mean_or_none",
+    "perf_metrics",
+    "phase_seconds",
+    "read_metrics",
+    "wilson",
+]
 
 
 class MetricsError(SeroError, ValueError):
@@ -97,6 +106,54 @@ class Phases:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def phase_seconds(record: Mapping[str, Any]) -> dict[str, float]:
+    """Wall seconds by phase in one iteration's metrics (`time/...`), in their order.
+
+    >>> phase_seconds({"time/collect": 2.0, "time/update": None, "iteration_s": 3.0})
+    {'collect': 2.0}
+    """
+    return {
+        name[5:]: float(value)
+        for name, value in record.items()
+        if name.startswith("time/") and isinstance(value, (int, float))
+    }
+
+
+def perf_metrics(
+    *,
+    played_tokens: int,
+    sampled_tokens: int,
+    learnt_tokens: int,
+    seconds: Mapping[str, float],
+    iteration_s: float,
+    flops: float | None = None,
+    peak_flops: float | None = None,
+) -> dict[str, float | None]:
+    """Rates of one iteration; None where there is nothing to divide by.
+
+    Args:
+        played_tokens: of the prompts and replies of all turns that were played.
+        sampled_tokens: of the replies alone.
+        learnt_tokens: of the turns that were learnt from, prompts and replies, every epoch anew.
+        seconds: wall seconds by phase; `collect` and `update` are read.
+        iteration_s: wall seconds of the whole iteration.
+        flops: floating-point operations that the model's mathematics asks for, sampling, scoring
+            and update together; what is recomputed to save memory does not count.
+        peak_flops: of the devices, per second, all together; None: not known, as on a CPU.
+    """
+    return {
+        "perf/tokens_per_s": _rate(played_tokens, iteration_s),
+        "perf/rollout_tokens_per_s": _rate(sampled_tokens, seconds.get("collect")),
+        "perf/update_tokens_per_s": _rate(learnt_tokens, seconds.get("update")),
+        "perf/model_flops": flops,
+        "perf/mfu": None if flops is None else _rate(flops, iteration_s * (peak_flops or 0.0)),
+    }
+
+
+def _rate(amount: float, per: float | None) -> float | None:
+    return amount / per if per else None
 
 
 def mean_or_none(values: Iterable[float]) -> float | None:

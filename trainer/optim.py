@@ -1,17 +1,26 @@
-"""AdamW, learning-rate warm-up, and one optimiser step with both gradients measured apart."""
+"""Optimisers, learning-rate warm-up, and one step with both gradients measured apart."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trainer.config import OptimConfig
+from trainer.config import ConfigError, OptimConfig
 
-__all__ = ["StepResult", "build_optimizer", "gradient_norm", "learning_rate", "optimiser_step"]
+__all__ = [
+    "StepResult",
+    "build_optimizer",
+    "gradient_norm",
+    "learning_rate",
+    "optimiser_step",
+    "optimizer_tensors",
+    "put_optimizer_tensors",
+]
 
 Backward = Callable[[], None]
 
@@ -38,18 +47,136 @@ class StepResult:
 
 def build_optimizer(
     model: nn.Module, config: OptimConfig, lr: float | None = None
-) -> torch.optim.AdamW:
-    """AdamW over all trainable parameters (published: weight decay 0.01 on all of them).
+) -> torch.optim.Optimizer:
+    """`optim.optimizer` over all trainable parameters (published: weight decay on all of them).
 
     `lr` None: that of the config.
+
+    Raises:
+        ConfigError: the optimiser needs a package or a device that is not here.
     """
-    return torch.optim.AdamW(
-        [p for p in model.parameters() if p.requires_grad],
-        lr=config.lr if lr is None else lr,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-    )
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    rate = config.lr if lr is None else lr
+    how: dict[str, Any] = {"lr": rate, "weight_decay": config.weight_decay}
+    moments: dict[str, Any] = {"betas": (config.beta1, config.beta2), "eps": config.eps}
+    on_cuda = bool(parameters) and all(p.device.type == "cuda" for p in parameters)
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(parameters, **how)
+    if config.optimizer == "adafactor":
+        return torch.optim.Adafactor(parameters, **how)
+    if config.optimizer == "adamw_8bit":
+        make = _bitsandbytes(on_cuda)
+        found: torch.optim.Optimizer = make(parameters, **how, **moments)
+        return found
+    # On a GPU one kernel does the whole step and keeps no temporary copies of the moments.
+    fused = True if on_cuda else None
+    optimizer = torch.optim.AdamW(parameters, fused=fused, **how, **moments)
+    if fused:
+        optimizer.register_step_pre_hook(_counts_beside_parameters)
+    return optimizer
+
+
+def _bitsandbytes(on_cuda: bool) -> Any:
+    """The class of AdamW with moments of one byte."""
+    if not on_cuda:
+        raise ConfigError(
+            "optim.optimizer=adamw_8bit works on CUDA only. Set run.device: cuda, or "
+            "optim.optimizer: adamw or adafactor."
+        )
+    try:
+        from bitsandbytes.optim import AdamW8bit  # type: ignore[import-not-found, unused-ignore]
+    except ImportError as error:
+        raise ConfigError(
+            "optim.optimizer=adamw_8bit needs bitsandbytes: pip install bitsandbytes. Or use "
+            "optim.optimizer: adamw or adafactor."
+        ) from error
+    return AdamW8bit
+
+
+def _counts_beside_parameters(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Step counts that come from a checkpoint lie on the CPU; a fused step reads them in place."""
+    for parameter, state in optimizer.state.items():
+        if state and state["step"].device != parameter.device:
+            state["step"] = state["step"].to(parameter.device)
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """All state of an optimiser as `parameter/moment`, on the CPU."""
+    return {
+        f"{name}/{moment}": torch.as_tensor(value).detach().cpu().contiguous()
+        for name, parameter in model.named_parameters()
+        for moment, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def put_optimizer_tensors(
+    saved: Mapping[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer
+) -> bool:
+    """Inverse of `optimizer_tensors`; whether there were any.
+
+    A parameter has either all moments of the optimiser or none, where it was never stepped.
+
+    Raises:
+        ValueError: they do not fit the model, or are those of another optimiser.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    own: dict[str, dict[str, Tensor]] = {}
+    for key, value in saved.items():
+        name, _, moment = key.rpartition("/")
+        own.setdefault(name, {})[moment] = value
+    found = bool(own)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            name = names[id(parameter)]
+            moments = own.pop(name, None)
+            if moments is None:
+                continue
+            _check_moments(optimizer, name, parameter, moments)
+            optimizer.state[parameter] = {
+                moment: _placed(value, parameter) for moment, value in moments.items()
+            }
+    if own:
+        raise ValueError(f"it holds moments of {sorted(own)[0]!r}, which the model has not")
+    return found
+
+
+_MOMENTS: dict[str, tuple[str, ...]] = {
+    "AdamW": ("exp_avg", "exp_avg_sq", "step"),
+    "SGD": (),
+    "AdamW8bit": ("absmax1", "absmax2", "qmap1", "qmap2", "state1", "state2", "step"),
+}
+# bitsandbytes keeps small tensors at full precision.
+_SMALL_8BIT = ("state1", "state2", "step")
+
+
+def _check_moments(
+    optimizer: torch.optim.Optimizer, name: str, parameter: Tensor, found: Mapping[str, Tensor]
+) -> None:
+    kind = type(optimizer).__name__
+    expected = _MOMENTS.get(kind, ())
+    if kind == "Adafactor":
+        factored = ("col_var", "row_var", "step")
+        expected = factored if parameter.dim() > 1 else ("step", "variance")
+    if kind == "AdamW8bit" and len(found) == len(_SMALL_8BIT):
+        expected = _SMALL_8BIT
+    missing, unknown = set(expected) - set(found), set(found) - set(expected)
+    if unknown:
+        raise ValueError(f"{name} has {sorted(unknown)}, which {kind} does not keep")
+    if missing:
+        raise ValueError(f"it lacks {sorted(f'{name}/{m}' for m in missing)}: corrupt")
+    size = tuple(parameter.shape)
+    sizes = dict.fromkeys(("exp_avg", "exp_avg_sq", "variance", "state1", "state2"), size)
+    sizes |= {"row_var": (*size[:-1], 1), "col_var": (*size[:-2], 1, *size[-1:])}
+    for moment, value in found.items():
+        if tuple(value.shape) != sizes.get(moment, tuple(value.shape)):
+            raise ValueError(f"{name} has shape {tuple(value.shape)}, the model's is {size}")
+
+
+def _placed(value: Tensor, parameter: Tensor) -> Any:
+    """Moments beside their parameter; counts as they were, a number or a tensor on the CPU."""
+    if value.dim():
+        return value.to(parameter.device)
+    return value.clone() if value.is_floating_point() else value.item()
 
 
 def learning_rate(lr: float, warmup_steps: int, decay_steps: int | None, step: int) -> float:

@@ -5,12 +5,12 @@ For training and for people; evaluation never gets here. Nothing here imports to
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from oracles.base import Oracle, Planner
 from trainer.config_sections import ConfigError
 from trainer.environments import PLANNER, environment_of
+from trainer.named import NamedError, load_named
 
 __all__ = ["make_oracle", "make_planner"]
 
@@ -34,10 +34,9 @@ def make_oracle(name: str, budget_s: float | None, env_id: str) -> Oracle[Any]:
             f"Unknown oracle {name!r} for {env_id}: give {', '.join(own) or 'none by name'} or "
             "'module:factory'."
         )
-    module, _, attribute = (place or name).partition(":")
     try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+        factory = load_named(place or name, "oracle")
+    except NamedError as error:
         raise ConfigError(f"There is no oracle {name!r}: {error}") from error
     oracle: Oracle[Any] = factory(budget_s) if place else factory()
     return oracle

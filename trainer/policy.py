@@ -3,23 +3,36 @@
 Logits exist only where a trained token is predicted, never as a full (B, L, V) tensor, and
 are divided by the sampling temperature in float32: the sampler reports log-probs of that
 distribution, so any other scale would make importance ratios differ from 1 at the start.
+
+A segment whose ids begin another one's has no row of its own: it is read from the longer one's
+(`trainer.packing.chains`). Rows are padded, or packed one behind the other without padding
+(`trainer.packed_attention`); every tensor that leaves this module is (B, T) all the same.
+
+Axis letters: B segments, R rows that are run, L tokens of a row, T trained tokens of a segment, N
+trained tokens in all, H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from trainer.config_sections import ConfigError
 from trainer.data import Segment
 from trainer.models.lean import lean_of
 from trainer.objectives.entropy import token_entropy
+from trainer.packed_attention import pack_arguments, packed_row
+from trainer.packing import chains
+from trainer.packing import micro_batches as micro_batches
 
 # Above this many logits the head runs in pieces that are recomputed in the backward pass.
 _CHUNK_LOGITS = 1 << 26
@@ -29,13 +42,14 @@ _head_paths: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 @dataclass(frozen=True, slots=True)
 class SegmentBatch:
-    """B segments, right padded to L tokens; T = most trained tokens in one segment.
+    """B segments, read from R rows of L tokens; T = most trained tokens in one segment.
 
     Column j of a (B, T) tensor is the j-th *trained* token of the segment.
 
     Attributes:
-        ids_B_L: int64, padding filled with `pad_id`; what fills it never matters, a causal
-            model's real tokens do not see what comes after them.
+        ids_R_L: int64, padded on the right with `pad_id`; what fills it never matters, a causal
+            model's real tokens do not see what comes after them. R = 1 where it is packed.
+        row_B: int64, the row that holds each segment's tokens.
         position_B_T: int64, index into L of each trained token; 0 where `mask_B_T` is false.
         labels_B_T: int64, the trained tokens.
         mask_B_T: bool, true on trained tokens.
@@ -43,9 +57,12 @@ class SegmentBatch:
         turn_B_T: int64, turn index, -1 elsewhere.
         temperature_B: float32.
         lengths: real tokens of each segment.
+        run_lengths: real tokens of each sequence that is run: rows, or sequences in the packed row.
+        place_1_L: int64, position ids of the packed row; None where rows are padded.
     """
 
-    ids_B_L: Tensor
+    ids_R_L: Tensor
+    row_B: Tensor
     position_B_T: Tensor
     labels_B_T: Tensor
     mask_B_T: Tensor
@@ -53,6 +70,8 @@ class SegmentBatch:
     turn_B_T: Tensor
     temperature_B: Tensor
     lengths: tuple[int, ...]
+    run_lengths: tuple[int, ...]
+    place_1_L: Tensor | None = None
 
     @property
     def trained(self) -> int:
@@ -82,55 +101,57 @@ def pad_rows(
 
 
 def collate(
-    segments: Sequence[Segment], *, pad_id: int = 0, device: torch.device | str = "cpu"
+    segments: Sequence[Segment],
+    *,
+    pad_id: int = 0,
+    device: torch.device | str = "cpu",
+    packed: bool = False,
 ) -> SegmentBatch:
-    """Right-pad segments into one batch. Lengths come from the segments, never from ids.
+    """One batch of segments. Lengths come from the segments, never from ids.
+
+    Args:
+        packed: all in one row without padding; for models that `trainer.packed_attention.packs`.
 
     Raises:
         ValueError: no segment at all.
     """
     if not segments:
         raise ValueError("cannot collate an empty list of segments")
-    positions = [[i for i, keep in enumerate(s.loss_mask) if keep] for s in segments]
-
-    def picked(values: str) -> list[list[float]]:
-        return [
-            [getattr(segment, values)[i] for i in row]
-            for segment, row in zip(segments, positions, strict=True)
-        ]
+    groups = chains([s.ids for s in segments])
+    run = [segments[group[-1]].ids for group in groups]
+    row_of = {index: row for row, group in enumerate(groups) for index in group}
+    place: Tensor | None = None
+    starts = [0] * len(run)
+    if packed:
+        ids, place, starts = packed_row(run, device)
+    else:
+        ids = pad_rows(run, torch.int64, fill=pad_id, device=device)
+    masks = [s.loss_mask for s in segments]
 
     def rows(values: Sequence[Sequence[float]], dtype: torch.dtype, fill: float = 0) -> Tensor:
-        return pad_rows(values, dtype, fill=fill, device=device)
+        """(B, T) of the values at trained tokens."""
+        chosen = [list(compress(row, mask)) for row, mask in zip(values, masks, strict=True)]
+        return pad_rows(chosen, dtype, fill=fill, device=device)
 
+    position = rows(
+        [range(starts[row_of[i]], starts[row_of[i]] + len(s.ids)) for i, s in enumerate(segments)],
+        torch.int64,
+    )
     return SegmentBatch(
-        ids_B_L=rows([s.ids for s in segments], torch.int64, pad_id),
-        position_B_T=rows(positions, torch.int64),
-        labels_B_T=rows(picked("ids"), torch.int64),
-        mask_B_T=rows([[1] * len(row) for row in positions], torch.bool),
-        old_B_T=rows(picked("logprobs"), torch.float32),
-        turn_B_T=rows(picked("token_turn"), torch.int64, -1),
+        ids_R_L=ids,
+        row_B=torch.tensor(
+            [0 if packed else row_of[i] for i in range(len(segments))], device=device
+        ),
+        position_B_T=position,
+        labels_B_T=rows([s.ids for s in segments], torch.int64),
+        mask_B_T=rows(masks, torch.bool),
+        old_B_T=rows([s.logprobs for s in segments], torch.float32),
+        turn_B_T=rows([s.token_turn for s in segments], torch.int64, -1),
         temperature_B=torch.tensor([s.temperature for s in segments], device=device),
         lengths=tuple(len(s.ids) for s in segments),
+        run_lengths=tuple(len(row) for row in run),
+        place_1_L=place,
     )
-
-
-def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Split row indices so that rows x longest row stays within `max_tokens`.
-
-    Rows of like length go together, so little is padded. A row longer than the bound gets a
-    batch of its own. Ties keep their order, so the split is deterministic.
-    """
-    if max_tokens < 1:
-        raise ValueError(f"max_tokens is {max_tokens}; expected 1 or more")
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
-    batches: list[list[int]] = []
-    for index in order:
-        # Ascending order: the row that joins is the longest so far.
-        if batches and (len(batches[-1]) + 1) * lengths[index] <= max_tokens:
-            batches[-1].append(index)
-        else:
-            batches.append([index])
-    return batches
 
 
 def token_logprobs(
@@ -142,7 +163,7 @@ def token_logprobs(
     the model's train or eval mode is the caller's.
 
     Args:
-        model: called on (B, L) ids without an attention mask: padding is on the right.
+        model: called on (R, L) ids without an attention mask: padding is on the right.
         batch: from `collate`.
         entropy: also return the entropy of the tempered distribution at each token.
 
@@ -184,32 +205,99 @@ def token_hidden(
 
     None where a model's logits are more than head(hidden).
     """
-    mask = batch.mask_B_T
-    lean = lean_of(model)
+    row_N, before_N = _places(batch)
+    lean = lean_of(model) if batch.place_1_L is None else None
     if lean is not None:
-        hidden = lean.hidden_at(batch.ids_B_L, (batch.position_B_T - 1).clamp(min=0))[mask]
-        return hidden, lean.head
+        position_R_P, slot_N = _by_row(row_N, before_N, len(batch.ids_R_L))
+        return lean.hidden_at(batch.ids_R_L, position_R_P)[row_N, slot_N], lean.head
     body, head = body_and_head(model)
     if body is None or head is None:
         return None
-    hidden = body(input_ids=batch.ids_B_L, use_cache=False).last_hidden_state
-    return hidden[_rows(batch), batch.position_B_T[mask] - 1], head
+    with _pass(model, batch) as arguments:
+        hidden = body(input_ids=batch.ids_R_L, use_cache=False, **arguments).last_hidden_state
+    return hidden[row_N, before_N], head
+
+
+def _places(batch: SegmentBatch) -> tuple[Tensor, Tensor]:
+    """Row, and index into L, of what stands before each trained token: (N,) and (N,)."""
+    return batch.row_B[_rows(batch)], batch.position_B_T[batch.mask_B_T] - 1
+
+
+def _by_row(row_N: Tensor, place_N: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """The places of each row side by side, (R, P) filled with 0, and each one's column, (N,)."""
+    counts = torch.bincount(row_N, minlength=rows)
+    first = (counts.cumsum(0) - counts).repeat_interleave(counts)
+    slot = torch.empty_like(row_N)
+    slot[row_N.argsort(stable=True)] = torch.arange(len(row_N), device=row_N.device) - first
+    place_R_P = place_N.new_zeros(rows, int(counts.max()))
+    place_R_P[row_N, slot] = place_N
+    return place_R_P, slot
+
+
+@contextmanager
+def _pass(model: nn.Module, batch: SegmentBatch) -> Iterator[dict[str, Any]]:
+    """Arguments of a forward pass besides the ids; layers that are to be recomputed will be."""
+    packed: AbstractContextManager[dict[str, Any]] = nullcontext({})
+    if batch.place_1_L is not None:
+        packed = pack_arguments(model, batch.place_1_L, batch.run_lengths)
+    with packed as arguments, _recomputing(model):
+        yield arguments
+
+
+def enable_gradient_checkpointing(model: nn.Module) -> None:
+    """Activations of each layer are recomputed in the backward pass instead of kept.
+
+    By the model's own method, without keeping the random state: policies train without dropout,
+    so nothing draws.
+
+    Raises:
+        ConfigError: the model has no such method.
+    """
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        raise ConfigError(
+            f"optim.gradient_checkpointing: {type(model).__name__} cannot recompute its layers. "
+            "Leave it out and lower optim.micro_batch_tokens."
+        )
+    how = {"use_reentrant": False, "preserve_rng_state": False}
+    enable: Any = getattr(model, "activation_checkpointing_enable", None)
+    if enable is not None:  # transformers renamed it within the 5.x series
+        enable(activation_checkpointing_kwargs=how)
+    else:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)  # type: ignore[operator]
+
+
+@contextmanager
+def _recomputing(model: nn.Module) -> Iterator[None]:
+    """Layers with checkpointing act on it in train mode only, and policies train in eval mode.
+
+    The flag is set on these layers alone, not on what is in them: no dropout comes to life.
+    """
+    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    chosen = [m for m in layers if m.gradient_checkpointing and not m.training]
+    for module in chosen:
+        module.training = True
+    try:
+        yield
+    finally:
+        for module in chosen:
+            module.training = False
 
 
 def _rows(batch: SegmentBatch) -> Tensor:
-    """Row of each trained token, (N,)."""
+    """Segment of each trained token, (N,)."""
     mask = batch.mask_B_T
     return torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)[mask]
 
 
 def _whole_logits(model: nn.Module, batch: SegmentBatch) -> Tensor:
     """(N, V) logits from the model's own head."""
-    before = batch.position_B_T[batch.mask_B_T] - 1
-    columns, where = torch.unique(before, return_inverse=True)
-    logits: Tensor = model(input_ids=batch.ids_B_L, use_cache=False, logits_to_keep=columns).logits[
-        _rows(batch), where
-    ]
-    return logits
+    row_N, before_N = _places(batch)
+    columns, where = torch.unique(before_N, return_inverse=True)
+    with _pass(model, batch) as arguments:
+        logits: Tensor = model(
+            input_ids=batch.ids_R_L, use_cache=False, logits_to_keep=columns, **arguments
+        ).logits
+    return logits[row_N, where]
 
 
 def _score(

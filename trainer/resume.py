@@ -9,17 +9,28 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
+from typing import Any
 
-from trainer.checkpoint import Checkpoint, CheckpointError, latest_checkpoint, load_checkpoint
+from trainer.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    checkpoint_numbers,
+    latest_checkpoint,
+    load_checkpoint,
+)
+from trainer.config import Config, resolve
 from trainer.metrics import MetricsLog
 from trainer.run_folder import RunFolder
 
-__all__ = ["checkpoint_to_resume", "cut_logs", "set_aside"]
+__all__ = ["changed_fields", "checkpoint_to_resume", "clear_strays", "cut_logs", "set_aside"]
 
 _NUMBER = re.compile(r"(\d{6,})(_.*\.json|\.parquet)?")
+# Names that `tempfile` gives to what will be a numbered file, or one of the run's own.
+_STRAY = re.compile(r"\.(\d{6,}(_.*\.json|\.parquet)?|(run|status|warmstart)\.json)\.\w{8}")
 
 
 def checkpoint_to_resume(folder: RunFolder, iteration: int | None = None) -> Checkpoint:
@@ -29,7 +40,7 @@ def checkpoint_to_resume(folder: RunFolder, iteration: int | None = None) -> Che
         CheckpointError: it is missing or corrupt; names the last intact one before it and the
             option that takes it.
     """
-    numbers = _numbers(folder)
+    numbers = checkpoint_numbers(folder.checkpoints)
     if iteration is not None and iteration not in numbers:
         raise CheckpointError(
             f"{folder.path} has no checkpoint of iteration {iteration}. It has: "
@@ -50,6 +61,40 @@ def checkpoint_to_resume(folder: RunFolder, iteration: int | None = None) -> Che
         else:
             way_out = "None before it is intact: start anew in another folder."
         raise CheckpointError(f"{error} {way_out}") from error
+
+
+def changed_fields(before: Config, now: Config, most: int = 6) -> str:
+    """`section.key=OLD, now NEW` of the fields that differ, at most so many of them."""
+    left, right = _flat(resolve(before)), _flat(resolve(now))
+    told = [
+        f"{name}={left.get(name)!r:.60}, now {right.get(name)!r:.60}"
+        for name in left | right
+        if left.get(name, _flat) != right.get(name, _flat)
+    ]
+    more = [f"and {len(told) - most} more"] if len(told) > most else []
+    return "; ".join([*told[:most], *more])
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def clear_strays(folder: RunFolder) -> None:
+    """Removes what a killed run was still writing, or removing, under a name of its own."""
+    places = (folder.path, folder.checkpoints, folder.path / "turns", folder.path / "eval")
+    for path in [path for place in places for path in place.glob(".*")]:
+        if _STRAY.fullmatch(path.name) is None:
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def cut_logs(folder: RunFolder, iteration: int) -> None:
@@ -126,12 +171,6 @@ def _new_folder(folder: RunFolder, iteration: int) -> Path:
             continue
         return path
     raise AssertionError("count() has no end")
-
-
-def _numbers(folder: RunFolder) -> list[int]:
-    """Iterations of all checkpoints, the latest first."""
-    names = [path.name for path in folder.checkpoints.glob("*") if path.is_dir()]
-    return sorted((int(name) for name in names if re.fullmatch(r"\d{6,}", name)), reverse=True)
 
 
 def _is_intact(folder: RunFolder, iteration: int) -> bool:

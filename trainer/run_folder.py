@@ -107,6 +107,8 @@ def template_of(config: Config) -> PromptTemplate:
         config.prompt.template,
         history_length=config.prompt.history_length,
         pages=environment_of(config.env.id).pages,
+        layout=config.prompt.layout,
+        context=config.prompt.context,
     )
 
 

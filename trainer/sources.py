@@ -7,16 +7,11 @@ name only what you trust. Nothing here imports torch unless a trained run plays.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
-from traceback import extract_tb, format_exception_only
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -24,36 +19,20 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 
 from agent_envs.core import TextEnv
-from agent_envs.errors import SeroError
 from oracles.base import Oracle
 from oracles.branches import EnvRecipe
 from oracles.walks import PLAYERS, Player, Walk, walks
 from trainer.environments import PLANNER, environment_of
+from trainer.named import NamedError, is_attribute, load_named, maker_of, somebodys
 from trainer.oracle_registry import make_oracle
 
 if TYPE_CHECKING:
     from trainer.bank_policy import TrainedPolicy
 
-__all__ = [
-    "ImportedRecipe",
-    "OracleRecipe",
-    "Source",
-    "SourceError",
-    "load_named",
-    "of_somebody",
-    "resolve",
-    "somebodys",
-]
+__all__ = ["ImportedRecipe", "OracleRecipe", "Source", "of_somebody", "resolve"]
 
-FAILURES = (Exception, SystemExit)
-"""What somebody's code may raise; a call of `sys.exit` in it must not end the command, whose exit
-code would then mean something else."""
 Options = Mapping[str, Any]
 """`data`, `split` and `max_steps`; None: not given."""
-
-
-class SourceError(SeroError, ValueError):
-    """An environment, a policy or an oracle that is not there, or is of another kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +42,7 @@ class ImportedRecipe(EnvRecipe):
 
     def __call__(self) -> gymnasium.Env[str, str]:
         """A new environment."""
-        maker = _maker(self.env_id)
+        maker = maker_of(self.env_id, "--env")
         with somebodys(f"--env {self.env_id}"):
             made: gymnasium.Env[str, str] = maker(**self.kwargs)
         return made
@@ -81,16 +60,21 @@ class OracleRecipe:
         """A new oracle.
 
         Raises:
-            SourceError: the module has no such factory, or it makes something else.
+            NamedError: the module has no such factory, or it makes something else.
             ConfigError: the environment has no oracle of that name.
         """
         if ":" not in self.name:
             return make_oracle(self.name, None, self.env_id)
         factory = load_named(self.name, "--oracle")
+        if callable(factory) and (wanted := _required(factory)):
+            raise NamedError(
+                f"--oracle {self.name} takes arguments ({', '.join(wanted)}): expected a factory "
+                "without any, such as the oracle's class or a function that makes one."
+            )
         with somebodys(f"--oracle {self.name}"):
             made = factory() if callable(factory) else factory
         if not isinstance(made, Oracle):
-            raise SourceError(
+            raise NamedError(
                 f"--oracle {self.name} gives a {type(made).__name__}, which is no oracle: expected "
                 "`privileged`, `start(view, history)` and `act(state, view, observation)`."
             )
@@ -128,7 +112,7 @@ def resolve(
         seed: of the order of tasks, and of the draws of `random` and of a trained policy.
 
     Raises:
-        SourceError: something is not there or is of another kind; says what was found.
+        NamedError: something is not there or is of another kind; says what was found.
         ConfigError, RunFolderError, CheckpointError, MissingData: as their names say.
     """
     given = {name: value for name, value in (options or {}).items() if value is not None}
@@ -139,37 +123,6 @@ def resolve(
     found = _oracle(oracle, known)
     played = _episodes(walks(_opened(recipe), player, seed), recipe.env_id)
     return Source(recipe, found.name, found, policy, played, {})
-
-
-def load_named(place: str, option: str) -> Any:
-    """The attribute that `module:name` stands for.
-
-    Raises:
-        SourceError: there is no such module or attribute.
-    """
-    module, _, name = place.partition(":")
-    found = _attribute(_module(place, option), name)
-    if found is None:
-        raise SourceError(f"{option} {place}: the module {module} has no {name!r}.")
-    return found
-
-
-@contextmanager
-def somebodys(what: str) -> Iterator[None]:
-    """Around a call of code that is not ours: what it raises becomes a typed error with its place.
-
-    Raises:
-        SourceError: for everything but our own typed errors, which are passed on.
-    """
-    try:
-        yield
-    except SeroError:
-        raise
-    except FAILURES as error:
-        words = "".join(format_exception_only(error)).strip()
-        frames = extract_tb(error.__traceback__)
-        place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-        raise SourceError(f"{what} fails: {words}{place}") from error
 
 
 def of_somebody(recipe: EnvRecipe) -> AbstractContextManager[None]:
@@ -186,7 +139,7 @@ def _player(policy: str) -> Player:
     with somebodys(f"--policy {policy}"):
         choose: Any = found() if isinstance(found, type) else found
     if not callable(choose):
-        raise SourceError(
+        raise NamedError(
             f"--policy {policy} is of type {type(choose).__name__}: expected a function from "
             "(observation, info) to a command."
         )
@@ -195,7 +148,7 @@ def _player(policy: str) -> Player:
         with somebodys(f"--policy {policy}"):
             command = choose(observation, info)
         if not isinstance(command, str):
-            raise SourceError(f"--policy {policy} answered {command!r}: expected a command, a str.")
+            raise NamedError(f"--policy {policy} answered {command!r}: expected a command, a str.")
         return command
 
     return play
@@ -203,13 +156,13 @@ def _player(policy: str) -> Player:
 
 def _trained(env: str | None, policy: str, oracle: str, seed: int, given: Options) -> Source:
     if not Path(policy).is_dir():
-        raise SourceError(
+        raise NamedError(
             f"--policy {policy}: neither {' nor '.join(PLAYERS)}, there is no such folder, and it "
             "is not of the form module:name."
         )
     for name in ("data", "max_steps"):
         if name in given:
-            raise SourceError(
+            raise NamedError(
                 f"{_flag(name)}: a trained run has its own. Leave it out, or play with --policy "
                 f"{' or '.join(PLAYERS)}."
             )
@@ -218,7 +171,7 @@ def _trained(env: str | None, policy: str, oracle: str, seed: int, given: Option
     trained = load_policy_of(Path(policy), given.get("split"))
     recipe = trained.recipe
     if env is not None and (asked := _env_id(env)) != recipe.env_id:
-        raise SourceError(f"--env {env} is {asked}: the run was trained on {recipe.env_id}.")
+        raise NamedError(f"--env {env} is {asked}: the run was trained on {recipe.env_id}.")
     found = _oracle(oracle, recipe.env_id)
     told = {"checkpoint": trained.digest}
     return Source(recipe, found.name, found, trained.name, trained.walks(seed), told, trained)
@@ -233,10 +186,10 @@ def _environment(env: str, given: Options) -> tuple[EnvRecipe, str]:
     if ":" not in env_id:
         return EnvRecipe(env_id, _accepted(_creator(env_id), env_id, given, "train")), env_id
     name = env_id.partition(":")[2]
-    if name in gymnasium.registry and not _is_attribute(env_id):
+    if name in gymnasium.registry and not is_attribute(env_id, "--env"):
         options = _accepted(_creator(name), name, given, "train")
         return ImportedRecipe(env_id, options), name
-    return ImportedRecipe(env_id, _accepted(_maker(env_id), env_id, given, None)), env_id
+    return ImportedRecipe(env_id, _accepted(maker_of(env_id, "--env"), env_id, given, None)), env_id
 
 
 def _env_id(env: str) -> str:
@@ -248,28 +201,8 @@ def _env_id(env: str) -> str:
         return ours
     if ":" not in env:
         return find_env(env)
-    _maker(env)
+    maker_of(env, "--env")
     return env
-
-
-def _maker(place: str) -> Callable[..., Any]:
-    """What makes the environment that `module:name` stands for: the attribute goes first."""
-    module, _, name = place.partition(":")
-    found = _attribute(_module(place, "--env"), name)
-    if found is None and name in gymnasium.registry:
-        return lambda **options: gymnasium.make(name, **options)
-    if not callable(found):
-        what = f"no {name!r}" if found is None else f"{name!r} of type {type(found).__name__}"
-        raise SourceError(
-            f"--env {place}: the module {module} has {what}, and registers no such id. Expected a "
-            "function without arguments that makes an environment, its class, or an id."
-        )
-    maker: Callable[..., Any] = found
-    return maker
-
-
-def _is_attribute(place: str) -> bool:
-    return _attribute(_module(place, "--env"), place.partition(":")[2]) is not None
 
 
 def _creator(env_id: str) -> Callable[..., Any]:
@@ -284,7 +217,7 @@ def _accepted(
     """Arguments of the environment, as a bank keeps them."""
     known = inspect.signature(creator).parameters
     for option in given.keys() - known.keys():
-        raise SourceError(f"{_flag(option)}: {name} has no such option.")
+        raise NamedError(f"{_flag(option)}: {name} has no such option.")
     options = dict(given)
     if split is not None and "split" in known:
         options.setdefault("split", split)
@@ -300,7 +233,7 @@ def _opened(recipe: EnvRecipe) -> gymnasium.Env[str, str]:
     env = recipe()
     base = env.unwrapped if isinstance(env, gymnasium.Env) else env
     if not isinstance(base, TextEnv):
-        raise SourceError(
+        raise NamedError(
             f"--env {recipe.env_id} gives a {type(base).__name__}: expected an agent_envs.TextEnv, "
             "whose states can be snapshot and restored. See docs/adoption.md."
         )
@@ -314,7 +247,7 @@ def _oracle(name: str, env_id: str) -> OracleRecipe:
     """The oracle under its own name, after it was made once."""
     if ":" not in name:
         if ":" in env_id:
-            raise SourceError(
+            raise NamedError(
                 f"--oracle {name}: {env_id} has no oracles by name. Give module:factory."
             )
         own = environment_of(env_id).oracles
@@ -324,38 +257,14 @@ def _oracle(name: str, env_id: str) -> OracleRecipe:
     return recipe
 
 
-# ------------------------------------------------------------------------------ importing
-
-
-def _module(place: str, option: str) -> Any:
-    module, _, name = place.partition(":")
-    if not module or not name:
-        raise SourceError(f"{option} {place}: expected the form module:name.")
+def _required(factory: Callable[..., Any]) -> list[str]:
+    """Names of the arguments that a call has to give; empty where Python cannot tell."""
     try:
-        with _current_folder_first():
-            return importlib.import_module(module)
-    except FAILURES as error:  # whatever somebody's module does while it is imported
-        raise SourceError(
-            f"{option} {place}: the module {module} cannot be imported "
-            f"({type(error).__name__}: {error}). It is looked for in the current folder and where "
-            "Python finds packages."
-        ) from error
-
-
-def _attribute(module: Any, name: str) -> Any:
-    return reduce(lambda found, part: getattr(found, part, None), name.split("."), module)
-
-
-@contextmanager
-def _current_folder_first() -> Iterator[None]:
-    """As `python -m` does, but only while something is imported."""
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in free]
 
 
 def _flag(option: str) -> str:

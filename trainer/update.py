@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trainer.accounting import Work
 from trainer.config import ObjectiveConfig
 from trainer.data import Segment
+from trainer.lora import frozen_policy
 from trainer.methods.protocol import PassLimits, TokenTerm
 from trainer.objectives import (
     Denominators,
@@ -29,14 +31,9 @@ from trainer.objectives import (
 )
 from trainer.objectives.entropy import entropy_loss
 from trainer.objectives.gspo import gspo_loss
-from trainer.policy import (
-    SegmentBatch,
-    collate,
-    evaluation_mode,
-    micro_batches,
-    pad_rows,
-    token_logprobs,
-)
+from trainer.packed_attention import use_packing
+from trainer.packing import segment_batches
+from trainer.policy import SegmentBatch, collate, evaluation_mode, pad_rows, token_logprobs
 
 __all__ = [
     "AuxiliaryRow",
@@ -46,6 +43,7 @@ __all__ = [
     "base_backward",
     "contributing",
     "pad_like",
+    "passes",
     "precision",
     "score_segments",
     "step_counts",
@@ -86,13 +84,17 @@ class BaseStep:
 
 @dataclass(slots=True)
 class LossStats:
-    """Sums over an iteration's base steps; `metrics()` gives what is logged."""
+    """Sums over an iteration's base steps; `metrics()` gives what is logged.
+
+    `work` is what their passes have run over (see `trainer.accounting.performance`).
+    """
 
     policy_loss: float = 0.0
     kl_loss: float = 0.0
     entropy: float = 0.0
     steps: int = 0
     policy: PolicyStats | None = None
+    work: Work = field(default_factory=Work)
 
     def add(self, stats: PolicyStats) -> None:
         self.policy = stats if self.policy is None else self.policy + stats
@@ -158,10 +160,9 @@ def base_backward(
     rows = contributing(step, config)
     counts = step_counts(step.segments, step.length)
     device = next(model.parameters()).device
-    lengths = [len(step.segments[i].ids) for i in rows]
-    for micro in micro_batches(lengths, limits.micro_batch_tokens):
+    for micro, batch in passes(model, [step.segments[i] for i in rows], limits):
         chosen = [rows[i] for i in micro]
-        batch = collate([step.segments[i] for i in chosen], pad_id=limits.pad_id, device=device)
+        stats.work += Work.of(batch.run_lengths, batch.trained)
         turns_B = [step.turns[i] for i in chosen]
         with precision(device, limits.bf16):
             new_B_T, entropy_B_T = token_logprobs(model, batch, entropy=config.entropy_coef > 0)
@@ -248,11 +249,9 @@ def auxiliary_backward(
     """
     device = next(model.parameters()).device
     total = 0.0
-    for micro in micro_batches([len(row.segment.ids) for row in rows], limits.micro_batch_tokens):
-        chosen = [rows[i] for i in micro]
-        batch = collate([row.segment for row in chosen], pad_id=limits.pad_id, device=device)
+    for micro, batch in passes(model, [row.segment for row in rows], limits):
         coefficients = torch.tensor(
-            [row.coefficient for row in chosen], dtype=torch.float64, device=device
+            [rows[i].coefficient for i in micro], dtype=torch.float64, device=device
         )
         with precision(device, limits.bf16):
             logprobs = token_logprobs(model, batch).logprobs
@@ -269,18 +268,31 @@ def score_segments(
 ) -> list[Tensor]:
     """Log-probs of each segment's trained tokens under frozen weights, float32 on the CPU.
 
-    In eval mode and without gradient, at each segment's own temperature.
+    In eval mode and without gradient, at each segment's own temperature. For the policy, a
+    reference and a teacher alike; `trainer.lora.AdaptersOff` is the policy without its adapters.
     """
+    model, scope = frozen_policy(model)
     device = next(model.parameters()).device
     result: list[Tensor] = [torch.empty(0)] * len(segments)
-    with evaluation_mode(model), torch.no_grad():
-        for micro in micro_batches([len(s.ids) for s in segments], limits.micro_batch_tokens):
-            batch = collate([segments[i] for i in micro], pad_id=limits.pad_id, device=device)
+    with scope, evaluation_mode(model), torch.no_grad():
+        for micro, batch in passes(model, segments, limits):
             with precision(device, limits.bf16):
                 logprobs = token_logprobs(model, batch).logprobs.cpu()
             for row, index in enumerate(micro):
                 result[index] = logprobs[row, : segments[index].trained].clone()
     return result
+
+
+def passes(
+    model: nn.Module, segments: Sequence[Segment], limits: PassLimits
+) -> Iterator[tuple[list[int], SegmentBatch]]:
+    """Micro-batches of the segments, each with the indices of its rows."""
+    device = next(model.parameters()).device
+    packed = use_packing(model, limits.packing) if segments else False
+    ids = [segment.ids for segment in segments]
+    for micro in segment_batches(ids, limits.micro_batch_tokens, packed=packed):
+        chosen = [segments[i] for i in micro]
+        yield micro, collate(chosen, pad_id=limits.pad_id, device=device, packed=packed)
 
 
 def precision(device: torch.device, bf16: bool) -> torch.autocast:

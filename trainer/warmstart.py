@@ -1,39 +1,47 @@
-"""Warm start: demonstrations of a planner, and supervised training of the policy on them.
+"""Warm start: supervised training of a policy on an oracle's demonstrations.
 
-What it simplifies: the demonstrator sees hidden objects, so some of its commands cannot be
-inferred from the prompt; the policy that results is a start for reinforcement learning, not an
-end. A plain demonstration never contains a refused command, and a policy cloned from such
-demonstrations repeats inadmissible commands for ever; therefore some steps are replaced by random
-admissible and by inadmissible commands. These enter the history and are never trained.
+A fresh tiny policy always gets one, and a tokenizer made from the same texts. A given one
+(`model.path`) gets one where `warmstart.given_model` says so. The result is a start for
+reinforcement learning, not an end: see `trainer.demonstrations` for what demonstrations lack.
+
+Prompts, replies and masks come from the run's own template and tokenizer, so what is trained here
+is what rollouts will show and parse. Of a reply, a fresh policy learns every token. A given one
+learns the command, the closing tag and the end token (`warmstart.loss_tokens`): its thoughts stay
+its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from torch import nn
 
-from agent_envs.prompting import History, PromptTemplate, PromptView, command_verb
-from oracles.base import Planner, PlanStatus
-from trainer import rng
+from trainer import rng, tokens
+from trainer.chat import NOTHING_SAID
 from trainer.config import Config, ConfigError, WarmstartConfig
 from trainer.data import Segment, make_segment
+from trainer.demonstrations import Demonstration, demonstrate, demonstration_texts
 from trainer.environments import TaskSet
 from trainer.metrics import mean_or_none
 from trainer.models.tiny import TinyConfig, build_model, train_tokenizer
 from trainer.objectives import aggregate
 from trainer.optim import gradient_norm, learning_rate
-from trainer.oracle_registry import make_planner
-from trainer.policy import collate, micro_batches, token_logprobs
+from trainer.oracle_registry import make_oracle
+from trainer.policy import (
+    collate,
+    enable_gradient_checkpointing,
+    micro_batches,
+    token_logprobs,
+)
 from trainer.rollout import Student
 from trainer.run_folder import make_student, template_of
-from trainer.update import step_counts
+from trainer.tokens import TokenSet
+from trainer.update import precision, step_counts
 from trainer.worlds import make_env, split_tasks, tasks_at
 
 __all__ = [
@@ -43,6 +51,7 @@ __all__ = [
     "demonstration_texts",
     "segments",
     "supervised",
+    "warm_given",
     "warm_policy",
 ]
 
@@ -50,25 +59,6 @@ Progress = Callable[[int, float], None]
 
 # Rows of like length go together: a batch drawn at random would be padded by a third.
 _MICRO_BATCH_TOKENS = 1536
-
-
-@dataclass(frozen=True, slots=True)
-class Demonstration:
-    """One demonstrated episode.
-
-    Attributes:
-        task_id: the task.
-        decisions: (what the student would see, the planner's command), one for each step that
-            the planner took. Injected steps are in the views' histories only.
-        success: the episode was won.
-        injected, refused: replaced steps, and how many of all steps the env refused.
-    """
-
-    task_id: str
-    decisions: tuple[tuple[PromptView, str], ...]
-    success: bool
-    injected: int
-    refused: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +82,10 @@ def warm_policy(
     The tokenizer is trained on the demonstrations' own texts. With `warmstart.demonstrations`
     0 the model stays as it was initialised.
     """
-    c, template = config.warmstart, template_of(config)
-    task_ids = split_tasks(config.env, task_set, config.env.split)
-    env = make_env(config.env, task_set, config.env.split)
-    planner = make_planner(None, config.env.id)
-    count = max(c.demonstrations, config.model.tokenizer_games)
-    tasks = tasks_at(task_ids, count, c.seed, 0)
-    demonstrations = [
-        demonstrate(env, task, c, i, hidden=template.hidden, planner=planner)
-        for i, task in enumerate(tasks)
-    ]
-    tokenizer = train_tokenizer(
-        demonstration_texts(demonstrations, template), config.model.vocab_size
-    )
-    m = config.model
+    c, m = config.warmstart, config.model
+    shown = _demonstrations(config, task_set, max(c.demonstrations, m.tokenizer_games))
+    texts = demonstration_texts(shown, template_of(config))
+    tokenizer = train_tokenizer(texts, m.vocab_size)
     model = build_model(
         len(tokenizer),
         TinyConfig(m.hidden_size, m.intermediate_size, m.layers, m.heads, m.kv_heads),
@@ -117,115 +97,112 @@ def warm_policy(
     rows: list[Segment] = []
     if c.demonstrations > 0:
         student = make_student(config, model, tokenizer)
-        rows = segments(demonstrations[: c.demonstrations], student)
+        rows = segments(shown[: c.demonstrations], student, c.trained_tokens)
         outcome = supervised(model, rows, c, pad_id=student.pad_id, progress=progress)
-    losses = outcome.losses
-    return (
-        model,
-        tokenizer,
-        {
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "vocabulary": len(tokenizer),
-            "demonstrations": c.demonstrations,
-            "demonstration_success": mean_or_none(float(d.success) for d in demonstrations),
-            "injected_steps": sum(d.injected for d in demonstrations),
-            "refused_steps": sum(d.refused for d in demonstrations),
-            "rows": len(rows),
-            "steps": len(losses),
-            "nonfinite_steps": outcome.nonfinite_steps,
-            "first_loss": losses[0] if losses and math.isfinite(losses[0]) else None,
-            "last_loss": mean_or_none(loss for loss in losses[-20:] if math.isfinite(loss)),
-        },
-    )
+    return model, tokenizer, _report(config, model, tokenizer, shown, rows, outcome)
 
 
-def demonstrate(
-    env: gymnasium.Env[str, str],
-    task_id: str,
-    config: WarmstartConfig,
-    index: int = 0,
-    *,
-    hidden: Collection[str] = (),
-    planner: Planner[Any] | None = None,
-) -> Demonstration:
-    """Plays one episode: the planner's next command, with some steps replaced.
+def warm_given(
+    config: Config, task_set: TaskSet, model: Any, tokenizer: Any, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Warm-starts a model that was loaded, in place and where it is; returns the report.
 
-    The draws come from the stream (config.seed, task, index, "warmstart"). Refused replacements are
-    never of the `hidden` verbs, which the prompt does not list; random ones are never `help`, whose
-    long answer would only fill the window. Where nothing can be listed, as on WebShop's first page,
-    no random command is drawn. An episode in which the planner (None: the environment's own) has
-    no way left, or not within the remaining steps, ends there.
+    Its tokenizer stays as it is. Any causal model of transformers will do, with a chat template
+    where the run's prompt makes chat messages.
+
+    Raises:
+        ConfigError: no chat template, or no demonstration fits `prompt.max_prompt_tokens`.
     """
-    replaced = config.random_share + config.inadmissible_share
-    draws = rng.stream(config.seed, task=task_id, rollout=index, purpose=rng.WARMSTART)
-    if planner is None:
-        assert env.spec is not None, "made by gymnasium.make"
-        planner = make_planner(None, env.spec.id)
-    observation, info = env.reset(options={"task_id": task_id})
-    history = History()
-    decisions: list[tuple[PromptView, str]] = []
-    offered: dict[str, None] = {}
-    injected = refused = 0
-    plan: list[str] = []
-    done = False
-    while not done:
-        admissible: tuple[str, ...] = info["admissible_actions"]
-        if not plan:
-            unwrapped: Any = env.unwrapped
-            answer = planner.plan(unwrapped.privileged(), info["steps_left"], None)
-            if answer.status is not PlanStatus.FOUND:
-                break
-            plan = list(answer.actions)
-        listed = [command for command in admissible if command_verb(command) not in hidden]
-        stale = [command for command in offered if command not in admissible]
-        offered.update(dict.fromkeys(listed))
-        # `help` answers with a page of text that no policy needs to read.
-        choices = [command for command in admissible if command != "help"]
-        kind = draws.random()
-        if kind < config.random_share and choices:
-            command = choices[int(draws.integers(len(choices)))]
-        elif config.random_share <= kind < replaced and stale:
-            # Offered earlier in the episode and no longer: the refusals a policy really earns.
-            command = stale[int(draws.integers(len(stale)))]
-        else:
-            command = plan[0]
-            view = history.view(info["goal"], observation, admissible, info["action_templates"])
-            decisions.append((view, command))
-        following, _, terminated, truncated, info = env.step(command)
-        if command == plan[0]:
-            plan.pop(0)
-        else:
-            injected += 1
-            plan = []
-        valid = bool(info["command_valid"])
-        refused += not valid
-        history = history.append(observation, command, valid)
-        observation, done = following, terminated or truncated
-    return Demonstration(task_id, tuple(decisions), bool(info["success"]), injected, refused)
+    c = config.warmstart
+    student = make_student(config, model, tokenizer)
+    shown = _demonstrations(config, task_set, c.demonstrations)
+    rows = segments(shown, student, c.trained_tokens)
+    if config.optim.gradient_checkpointing:
+        enable_gradient_checkpointing(model)
+    outcome = supervised(
+        model,
+        rows,
+        c,
+        pad_id=student.pad_id,
+        progress=progress,
+        micro_batch_tokens=config.optim.micro_batch_tokens,
+        bf16=config.run.dtype == "bfloat16",
+    )
+    return _report(config, model, tokenizer, shown, rows, outcome)
 
 
-def demonstration_texts(
-    demonstrations: Sequence[Demonstration], template: PromptTemplate
-) -> Iterator[str]:
-    """Prompts and replies as the policy will see them: what a fresh tokenizer is trained on."""
-    for demonstration in demonstrations:
-        for view, command in demonstration.decisions:
-            rendered = template.render(view)
-            if isinstance(rendered, str):
-                yield rendered
-            else:
-                yield from (message["content"] for message in rendered)
-            yield template.format_command(command).text
+def _demonstrations(config: Config, task_set: TaskSet, count: int) -> list[Demonstration]:
+    """`count` episodes of the oracle, on the tasks of the schedule.
+
+    Raises:
+        ConfigError: it sent no command in any of them.
+    """
+    c, template = config.warmstart, template_of(config)
+    task_ids = split_tasks(config.env, task_set, config.env.split)
+    env = make_env(config.env, task_set, config.env.split)
+    oracle = make_oracle(c.oracle, None, config.env.id)
+    shown = [
+        demonstrate(env, task, c, i, hidden=template.hidden, planner=oracle)
+        for i, task in enumerate(tasks_at(task_ids, count, c.seed, 0))
+    ]
+    if shown and not any(demonstration.decisions for demonstration in shown):
+        raise ConfigError(
+            f"warmstart.oracle={c.oracle} had a way on in none of {count} episodes, so there is "
+            "nothing to learn from. Choose another, or raise env.max_steps."
+        )
+    return shown
 
 
-def segments(demonstrations: Sequence[Demonstration], student: Student) -> list[Segment]:
-    """One segment per decision that fits; the whole reply is trained, tags and end token too."""
+def _report(
+    config: Config,
+    model: nn.Module,
+    tokenizer: Any,
+    shown: Sequence[Demonstration],
+    rows: Sequence[Segment],
+    outcome: Outcome,
+) -> dict[str, Any]:
+    losses = outcome.losses
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "vocabulary": len(tokenizer),
+        "demonstrations": config.warmstart.demonstrations,
+        "demonstration_success": mean_or_none(float(d.success) for d in shown),
+        "injected_steps": sum(d.injected for d in shown),
+        "refused_steps": sum(d.refused for d in shown),
+        "rows": len(rows),
+        "steps": len(losses),
+        "nonfinite_steps": outcome.nonfinite_steps,
+        "first_loss": losses[0] if losses and math.isfinite(losses[0]) else None,
+        "last_loss": mean_or_none(loss for loss in losses[-20:] if math.isfinite(loss)),
+    }
+
+
+def segments(
+    demonstrations: Sequence[Demonstration], student: Student, trained: TokenSet = "all"
+) -> list[Segment]:
+    """One segment per decision whose prompt fits; of the reply, the `trained` tokens.
+
+    `all` is the whole reply, tags and end token too. In chat the prompt holds the episode up to
+    there, injected steps as if the policy had taken them; of those nothing is trained.
+    """
     result = []
     for demonstration in demonstrations:
-        for view, command in demonstration.decisions:
-            prompt_ids = student.prompt(view)
-            if student.fits(prompt_ids):
-                result.append(make_segment(prompt_ids, student.target(command).ids))
+        chat = student.context == "chat"
+        own = {view.step for view, _ in demonstration.decisions}
+        said = NOTHING_SAID
+        for view, command in demonstration.steps if chat else demonstration.decisions:
+            prompt_ids = student.prompt(view, said)
+            target = tokens.encode_reply(
+                student.template,
+                command,
+                student.tokenizer,
+                student.end_id,
+                loss_tokens=trained,
+            )
+            said = student.answered(said, view, prompt_ids, target.ids)
+            if view.step in own and student.fits(prompt_ids):
+                mask = None if trained == "all" else target.loss_mask
+                result.append(make_segment(prompt_ids, target.ids, mask=mask))
     return result
 
 
@@ -236,6 +213,8 @@ def supervised(
     *,
     pad_id: int,
     progress: Progress | None = None,
+    micro_batch_tokens: int = _MICRO_BATCH_TOKENS,
+    bf16: bool = False,
 ) -> Outcome:
     """Token-mean cross-entropy on `rows`, AdamW, linear warm-up then linear decay to a tenth.
 
@@ -244,7 +223,8 @@ def supervised(
     the environment's own repetitions than from ten reply tokens a row.
 
     A gradient that is not finite is not applied; the step is counted and keeps its place in the
-    schedule. The model is in eval mode, during and after.
+    schedule. The model is in eval mode, during and after. `micro_batch_tokens` changes nothing but
+    memory and time; with `bf16` forward passes are in bfloat16, weights and loss stay float32.
 
     Raises:
         ConfigError: there are no rows.
@@ -254,7 +234,7 @@ def supervised(
             "No demonstration fits the prompt limit: raise prompt.max_prompt_tokens. Large rooms, "
             "such as those of ALFWorld's own games, make long prompts."
         )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.peak_lr, weight_decay=0.01)
     device = next(model.parameters()).device
     losses: list[float] = []
     nonfinite = 0
@@ -268,9 +248,10 @@ def supervised(
         counts = step_counts(chosen, 1)
         optimizer.zero_grad(set_to_none=True)
         total = 0.0
-        for micro in micro_batches([len(row.ids) for row in chosen], _MICRO_BATCH_TOKENS):
+        for micro in micro_batches([len(row.ids) for row in chosen], micro_batch_tokens):
             batch = collate([chosen[i] for i in micro], pad_id=pad_id, device=device)
-            logprobs = token_logprobs(model, batch).logprobs
+            with precision(device, bf16):
+                logprobs = token_logprobs(model, batch).logprobs
             loss = aggregate(-logprobs, batch.mask_B_T, "token-mean", counts)
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
@@ -281,7 +262,7 @@ def supervised(
                     if parameter.grad is not None:
                         parameter.grad.mul_(1.0 / norm)
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(config.lr, config.warmup_steps, total_steps, step)
+                group["lr"] = learning_rate(config.peak_lr, config.warmup_steps, total_steps, step)
             optimizer.step()
         else:
             nonfinite += 1

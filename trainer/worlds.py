@@ -6,6 +6,7 @@ What differs between environments is in `trainer.environments`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from trainer.config import Config, EnvConfig
 
 __all__ = [
+    "WorldRecipe",
     "check_splits",
     "make_env",
     "open_tasks",
@@ -36,15 +38,31 @@ def open_tasks(config: EnvConfig) -> TaskSet:
 
     Raises:
         MissingData: the path does not exist.
+        NamedError: `env.id` is a `module:name` that is not there, or no environment.
     """
     return environment_of(config.id).open(config)
 
 
 def make_env(config: EnvConfig, task_set: TaskSet, split: str) -> gymnasium.Env[str, str]:
     """One environment over `task_set`, which all environments share."""
-    options = environment_of(config.id).options(config, task_set, split)
+    entry = environment_of(config.id)
+    if entry.make is not None:
+        return entry.make(config, task_set, split)
+    options = entry.options(config, task_set, split)
     env: gymnasium.Env[str, str] = gymnasium.make(config.id, max_steps=config.max_steps, **options)
     return env
+
+
+@dataclass(frozen=True, slots=True)
+class WorldRecipe:
+    """Makes environments of a config over a split; can be sent to other processes."""
+
+    config: EnvConfig
+    split: str
+
+    def __call__(self) -> gymnasium.Env[str, str]:
+        """A new environment. Its tasks are opened for it alone."""
+        return make_env(self.config, open_tasks(self.config), self.split)
 
 
 def split_tasks(config: EnvConfig, task_set: TaskSet, split: str) -> Sequence[str]:

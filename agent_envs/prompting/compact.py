@@ -8,7 +8,7 @@ and the same projection, so format statistics are comparable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -65,6 +65,14 @@ class CompactTemplate:
         ]
         now = _condense(view.observation, view.goal)
         return compact_text(view.goal, past, now, shown_actions(view, self.hidden))
+
+    def opening(self, view: PromptView) -> str:
+        """The first message of a conversation: task, first observation, commands."""
+        return replace(self, history_length=0).render(view)
+
+    def following(self, view: PromptView) -> str:
+        """Every later message: the same without the task."""
+        return self.opening(view).removeprefix(_TEXTS["goal"].format(goal=view.goal))
 
     def parse(self, reply: str) -> ParsedReply:
         """Project a reply; see `parse_tagged`."""

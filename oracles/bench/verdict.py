@@ -61,15 +61,15 @@ def verdict(restore: RestoreFigures, gate: GateFigures, overhead: Overhead) -> V
                 f"The oracle is not shown to be better than the policy: {interval}, and the lower "
                 f"end has to be above 0 ({counts['active']} roots better, "
                 f"{counts['oracle_not_better']} as good, {counts['oracle_worse']} worse, "
-                f"{counts['invalid']} invalid).",
+                f"{counts['invalid']} invalid{_codes(gate)}).",
             )
         )
     failing += _too_slow(overhead)
     if overhead.overhead_share <= MOST_OVERHEAD:
         holding.append(
             f"The overhead is {_percent(overhead.overhead_share)} of an iteration of "
-            f"{overhead.iteration_s:g} s ({overhead.source}); at most {_percent(MOST_OVERHEAD)} "
-            "is allowed."
+            f"{_seconds(overhead.iteration_s)} ({overhead.source}); at most "
+            f"{_percent(MOST_OVERHEAD)} is allowed."
         )
     if failing:
         return Verdict(False, tuple(c for c, _ in failing), tuple(words for _, words in failing))
@@ -80,7 +80,7 @@ def _too_slow(overhead: Overhead) -> list[tuple[str, str]]:
     if overhead.overhead_share <= MOST_OVERHEAD:
         return []
     rest = (
-        f"of an iteration of {overhead.iteration_s:g} s ({overhead.source}) with "
+        f"of an iteration of {_seconds(overhead.iteration_s)} ({overhead.source}) with "
         f"{overhead.groups} roots; at most {_percent(MOST_OVERHEAD)} is allowed for everything."
     )
     named = [
@@ -100,10 +100,24 @@ def _too_slow(overhead: Overhead) -> list[tuple[str, str]]:
     return named or [(Code.OVERHEAD_TOO_HIGH, whole)]
 
 
-def _percent(share: float) -> str:
-    """Three digits, also of tiny shares.
+def _codes(gate: GateFigures) -> str:
+    codes = gate.invalid_by_reason
+    return f": {', '.join(f'{code} {n}' for code, n in codes.items())}" if codes else ""
 
-    >>> _percent(0.25), _percent(0.0000312)
-    ('25 %', '0.00312 %')
+
+def _seconds(value: float) -> str:
+    """Three digits, and whole seconds of long times.
+
+    >>> _seconds(60.0), _seconds(14.2905), _seconds(3600.4)
+    ('60 s', '14.3 s', '3600 s')
     """
-    return f"{100 * share:.3g} %"
+    return f"{value:.3g} s" if value < 100 else f"{value:.0f} s"
+
+
+def _percent(share: float) -> str:
+    """Three digits; what is too little to matter as such.
+
+    >>> _percent(0.25), _percent(0.0000312), _percent(0.0)
+    ('25 %', 'less than 0.1 %', '0 %')
+    """
+    return "less than 0.1 %" if 0 < share < 0.0005 else f"{100 * share:.3g} %"

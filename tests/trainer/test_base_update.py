@@ -14,11 +14,20 @@ from torch import Tensor
 from tests.trainer import small
 from tests.trainer.hand_turns import hand
 from tests.trainer.runs import learn, mixed
+from trainer.accounting import Work
 from trainer.config import Config
 from trainer.data import Segment, make_segment, segments_from_turns
 from trainer.learner import Learner
 from trainer.methods.protocol import PassLimits, TokenTerm
-from trainer.update import BaseStep, LossStats, base_backward, contributing, score_segments
+from trainer.packed_attention import use_packing
+from trainer.update import (
+    BaseStep,
+    LossStats,
+    base_backward,
+    contributing,
+    score_segments,
+    step_counts,
+)
 
 LIMITS = PassLimits(10**9, 0)
 AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum",
@@ -150,6 +159,63 @@ def test_o23_no_cut_changes_the_gradient_of_any_reduction(how: str, tokens: int)
     torch.testing.assert_close(seen[1][0], seen[0][0], rtol=1e-4, atol=1e-5)
     for key, value in seen[0][1].items():
         assert seen[1][1][key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
+
+
+@pytest.mark.parametrize("tokens", [1, 40, 10**9])
+@pytest.mark.parametrize("how", [*AGGREGATIONS, "gspo"])
+def test_o23_no_packing_and_no_sharing_changes_the_gradient_of_any_reduction(
+    how: str, tokens: int
+) -> None:
+    """Two conversations of four turns, read from two passes, packed or padded, and turn by turn."""
+    settings = {"objective__kl_coef": 0.1, "objective__entropy_coef": 0.01}
+    name = {"objective__name": "gspo"} if how == "gspo" else {"objective__aggregation": how}
+    config, model = small.small_config(**settings, **name), small.model()
+    packing = small.model()
+    packing.model.layers[0].register_forward_hook(lambda *_: None)  # no shorter way: it packs
+    assert use_packing(packing, None)
+    assert not use_packing(model, None)
+    segments: list[Segment] = []
+    for first in (5, 105):
+        past: tuple[int, ...] = ()
+        for turn in range(4):
+            prompt = (*past, first, first + turn, 7)
+            reply = tuple(range(20 + first + turn, 21 + first + 2 * turn))
+            segments.append(make_segment(prompt, reply, logprobs=[-5.0] * len(reply)))
+            past = (*prompt, *reply)
+    advantages = [
+        torch.linspace(-1, 1, s.trained, dtype=torch.float64) + 0.25 * i
+        for i, s in enumerate(segments)
+    ]
+    reference = [score_segments(small.model(seed=1), [s], LIMITS)[0] for s in segments]
+
+    def run(policy: Any, size: int, nested: bool) -> tuple[Tensor, dict[str, float | None]]:
+        stats = LossStats()
+        policy.zero_grad()
+        counts = step_counts(segments, 24)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("trainer.update.step_counts", lambda *_: counts)
+            for part in [range(8)] if nested else [[i] for i in range(8)]:
+                own = ([segments[i] for i in part], part, [advantages[i] for i in part],
+                       [reference[i] for i in part])  # fmt: skip
+                base = BaseStep(*own, length=24)
+                base_backward(policy, base, config.objective, PassLimits(size, 0), stats)
+        # A conversation is run once, however many turns are read from it.
+        longest = [len(segments[3].ids), len(segments[7].ids)]
+        run = longest if nested else [len(s.ids) for s in segments]
+        assert stats.work == Work.of(run, sum(s.trained for s in segments))
+        return gradient(policy), {k: v for k, v in stats.metrics().items() if "loss" not in k}
+
+    expected, logged = run(model, 10**9, nested=False)
+    assert expected.abs().max() > 1e-3
+    near = {"rtol": 1e-4, "atol": 1e-5}
+    for policy in (model, packing):
+        found, metrics = run(policy, tokens, nested=True)
+        torch.testing.assert_close(found, expected, **near)
+        for key, value in logged.items():
+            assert metrics[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
+        again = score_segments(policy, segments, PassLimits(tokens, 0))
+        lone = [score_segments(policy, [s], LIMITS)[0] for s in segments]
+        torch.testing.assert_close(torch.cat(again), torch.cat(lone), atol=1e-5, rtol=0)
 
 
 class Pull(TokenTerm):

@@ -15,6 +15,7 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 SKILL = ({"name": "look", "text": "look into every closed cabinet first"},)
 NEEDED: dict[str, dict[str, Any]] = {
     "objective": {},
+    "early_stop": {"eval.every": 1},
     "sdar": {"auxiliary.sdar.entries": SKILL},
     "skill_sd": {"auxiliary.skill_sd.entries": SKILL},
     "opd": {"auxiliary.opd.teacher": "some/folder"},
@@ -28,6 +29,9 @@ CASES: list[tuple[str, Any, str, Any, Any]] = [
     ("objective.entropy_coef", 0.01, "objective.name", "none", "ppo"),
     ("objective.overlong_buffer", 4, "objective.name", "none", "grpo"),
     ("objective.overlong_factor", 2.0, "objective.overlong_buffer", None, 4),
+    ("run.early_stop.metric", "valid_seen/score", "run.early_stop.patience", 0, 2),
+    ("run.early_stop.min_delta", 0.1, "run.early_stop.patience", 0, 2),
+    ("prompt.layout", "instruction_first", "prompt.template", "compact", "field"),
     ("objective.critic.warmup_iterations", 2, "objective.name", "grpo", "ppo"),
     ("objective.critic.warmup_iterations", 2, "objective.name", "none", "ppo_trajectory"),
     ("objective.critic.warmup_iterations", 2, "objective.name", "rloo", "turn_gae"),
@@ -73,7 +77,7 @@ def message_of(*settings: dict[str, Any]) -> str:
 
 def needed(key: str) -> dict[str, Any]:
     """A config in which the section of a key is there, and one more that trains without a base."""
-    section = key.split(".")[1] if key.startswith("auxiliary.") else "objective"
+    section = key.split(".")[1] if key.startswith(("auxiliary.", "run.")) else "objective"
     return {"auxiliary.format_only.weight": 0.02, **NEEDED.get(section, {})}
 
 
@@ -173,7 +177,11 @@ def test_all_are_named_and_sections_that_are_off_have_none() -> None:
 
 def test_every_key_of_the_table_has_a_case() -> None:
     cases = {(key, decides) for key, _, decides, _, _ in CASES}
-    elsewhere = {"objective.use_std", "objective.flavor"}
+    elsewhere = {
+        "objective.use_std", "objective.flavor",
+        *(f"optim.{name}" for name in ("beta1", "beta2", "eps")),
+        *(f"lora.{name}" for name in ("alpha", "targets", "seed")),
+    }  # fmt: skip
     untested = {
         (f"{switch.section}.{field}", switch.decides)
         for switch in SWITCHES
@@ -181,6 +189,8 @@ def test_every_key_of_the_table_has_a_case() -> None:
         if f"{switch.section}.{field}" not in elsewhere
     } - cases
     assert untested == {
+        # tests/trainer/chat/test_chat_format.py
+        *((f"prompt.{key}", "prompt.context") for key in ("layout", "history_length")),
         ("auxiliary.opd.beta", "auxiliary.opd.form"),
         ("auxiliary.opd.beta", "auxiliary.opd.divergence"),
         ("auxiliary.sero.delta", "auxiliary.sero.decay"),

@@ -161,7 +161,7 @@ def looped(tmp_path: Path, **changes: Any) -> Config:
 def test_o25_resume_continues_the_schedule_of_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.iteration.HFSampler", Halfway)
+    monkeypatch.setattr("trainer.iteration.make_sampler", Halfway)
     config = looped(tmp_path)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     straight = train(config, whole)

@@ -10,6 +10,8 @@ import agent_envs
 from tests.support import run_python
 from tests.trainer import small
 from trainer.evaluate import Incomparable, check_comparable, compare_outcomes, evaluate
+from trainer.evaluation.agreement import version_differences
+from trainer.evaluation.outcomes import Outcome, figures
 from trainer.generation.hf import HFSampler
 from trainer.metrics import wilson
 from trainer.models.tiny import save_policy
@@ -51,9 +53,20 @@ def test_o35_the_result_says_what_it_was_measured_on() -> None:
     assert result["manifest_hash"] == small.games().manifest_hash
     assert result["prompt_hash"] == small.student().template.hash
     assert result["history_length"] == config.prompt.history_length == 2
+    assert result["context"] == "window"
     assert result["decoding"] == {
-        "greedy": True, "temperature": None, "max_new_tokens": 8, "seed": None,
+        "greedy": True, "temperature": None, "top_p": None, "max_new_tokens": 8, "seeds": None,
     }  # fmt: skip
+    sampled = _run(_tasks(2), 2, temperature=0.7, top_p=0.9, seeds=(4, 6), model={"kind": "test"})
+    assert sampled["decoding"] == {
+        "greedy": False, "temperature": 0.7, "top_p": 0.9, "max_new_tokens": 8, "seeds": [4, 6],
+    }  # fmt: skip
+    assert sampled["model"] == {"kind": "test"}
+    assert (result["method"], result["trials"]) == ("plain", 1)
+    assert result["engine"] == {
+        "engine": result["provenance"]["engine"],
+        "engine_version": result["provenance"]["engine_version"],
+    }
     assert result["provenance"]["engine_version"]
     assert result["versions"]["torch"]
     assert result["env_id"] == "SeroALFWorld-v0"
@@ -98,7 +111,7 @@ def test_o35_different_tasks_or_prompts_do_not_compare() -> None:
     check_comparable(result, {**result, "wins": 4})
     for key in (
         "manifest_hash", "prompt_hash", "tasks_hash", "max_steps", "max_prompt_tokens", "split",
-        "decoding",
+        "decoding", "context", "trials",
     ):  # fmt: skip
         with pytest.raises(Incomparable, match=key):
             check_comparable(result, {**result, key: "other"})
@@ -116,9 +129,117 @@ def test_results_from_before_there_were_options_still_compare() -> None:
         check_comparable(old, {**result, "env_options": {"show_attributes": True}})
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_results_of_the_first_format_still_compare(temperature: float) -> None:
+    result = _run(_tasks(4), 2, temperature=temperature)
+    new = {"context", "method", "trials", "model", "engine", "over_seeds", "per_seed"}
+    old = {key: value for key, value in result.items() if key not in new}
+    seed = None if temperature == 0 else 0
+    old["decoding"] = {
+        "greedy": temperature == 0, "temperature": temperature or None, "max_new_tokens": 8,
+        "seed": seed,
+    }  # fmt: skip
+    check_comparable(old, result)
+    check_comparable(result, old)
+    assert compare_outcomes(old, result)["difference"] == 0
+    with pytest.raises(Incomparable, match="decoding"):
+        check_comparable({**old, "decoding": {**old["decoding"], "max_new_tokens": 9}}, result)
+    if seed is not None:
+        with pytest.raises(Incomparable, match="decoding"):
+            check_comparable({**old, "decoding": {**old["decoding"], "seed": 5}}, result)
+    with pytest.raises(Incomparable, match=r"trials: 1 and 3.*several attempts"):
+        check_comparable(old, {**result, "trials": 3})
+
+
+def test_versions_that_differ_are_told_but_not_refused() -> None:
+    result = _run(_tasks(2), 2)
+    assert version_differences(result, result) == {}
+    other = {**result, "versions": {**result["versions"], "torch": "1.0"}}
+    other["engine"] = {**result["engine"], "engine_version": "9"}
+    check_comparable(result, other)
+    found = version_differences(other, result)
+    assert found["torch"] == ("1.0", result["versions"]["torch"])
+    assert found["engine_version"] == ("9", result["engine"]["engine_version"])
+
+
 def test_a_task_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="twice"):
         _run([*_tasks(2), _tasks(1)[0]], 2)
+    with pytest.raises(ValueError, match="different numbers"):
+        _run(_tasks(2), 2, temperature=1.0, seeds=(1, 1))
+    with pytest.raises(ValueError, match="Greedy"):
+        _run(_tasks(2), 2, seeds=(1, 2))
+
+
+def test_o35_every_seed_plays_every_task_once_whatever_the_batch() -> None:
+    """Half of the turns follow the plan, by draws of their own: seeds differ, batches do not."""
+    config = small.small_config(env__max_steps=12)
+    tasks = split_tasks(config.env, small.games(), "train")
+
+    def play_with(batch: int, seeds: tuple[int, ...]) -> dict[str, Any]:
+        envs = [make_env(config.env, small.games(), "train") for _ in range(batch)]
+        return evaluate(
+            tasks, envs, small.student(config), small.half_expert(0.8), split="train",
+            max_new_tokens=64, temperature=1.0, seeds=seeds,
+        )  # fmt: skip
+
+    results = [play_with(batch, (0, 1, 5)) for batch in (1, 3, 24)]
+    assert results[1] == results[0] == results[2]
+    result = results[0]
+    n = len(tasks)
+    assert (result["n"], result["plays"]) == (n, 3 * n)
+    shares = []
+    for seed in (0, 1, 5):
+        own = result["per_seed"][str(seed)]
+        assert [t["task_id"] for t in own["tasks"]] == list(tasks)
+        alone = play_with(5, (seed,))
+        assert own["tasks"] == alone["tasks"]
+        assert own["success"] == alone["success"]
+        assert alone["over_seeds"] is alone["per_seed"] is None
+        shares.append(own["success"])
+    assert len(set(shares)) > 1, "the seeds must differ"
+    spread = result["over_seeds"]["success"]
+    mean = sum(shares) / 3
+    assert spread["mean"] == pytest.approx(mean)
+    assert result["success"] == pytest.approx(mean)
+    assert spread["sd"] == pytest.approx((sum((s - mean) ** 2 for s in shares) / 2) ** 0.5)
+    assert spread["by_seed"] == dict(zip("015", shares, strict=True))
+    for row in result["tasks"]:
+        plays = [
+            next(t for t in own["tasks"] if t["task_id"] == row["task_id"])
+            for own in result["per_seed"].values()
+        ]
+        assert row["success"] == pytest.approx(sum(p["success"] for p in plays) / 3)
+    low, high = result["interval_95"]
+    assert low < mean < high
+    assert compare_outcomes(result, result)["difference"] == 0.0
+
+
+def test_a_sure_thing_over_seeds_keeps_an_interval() -> None:
+    result = _run(_tasks(10), 4, temperature=1.0, seeds=(0, 1))
+    assert result["success"] == 0.0
+    assert result["interval_95"] == list(wilson(0, 10))
+
+
+def test_scores_have_an_interval_of_their_own() -> None:
+    def outcomes(scores: list[float]) -> list[Outcome]:
+        return [
+            Outcome(f"t{i}", "a" if i % 2 else "b", s == 1.0, s, 3, "done", 1)
+            for i, s in enumerate(scores)
+        ]
+
+    binary = figures(outcomes([1.0, 0.0, 1.0, 1.0]))
+    assert binary["score_interval_95"] == binary["interval_95"] == list(wilson(3, 4))
+    graded = figures(outcomes([1.0, 0.5, 0.25, 0.25] * 25))
+    assert graded["score"] == 0.5
+    assert (graded["macro_success"], graded["macro_score"]) == (0.25, 0.5)
+    assert graded["by_task_type"]["a"]["score"] == 0.375
+    low, high = graded["score_interval_95"]
+    # Normal approximation: 1.96 * sd / 10, sd = 0.3062.
+    assert (low, high) == pytest.approx((0.44, 0.56), abs=0.01)
+    assert graded["admissible_share"] == pytest.approx(2 / 3)
+    empty = figures([])
+    assert (empty["n"], empty["success"], empty["score_interval_95"]) == (0, None, [0.0, 1.0])
 
 
 def test_evaluation_needs_neither_snapshots_nor_privileged_state(

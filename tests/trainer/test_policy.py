@@ -4,7 +4,10 @@
 2. Only trained tokens count: labels elsewhere change nothing and get no gradient.
 3. Padding follows from lengths. What fills it is irrelevant, and an end token that equals the
    pad id is trained where it was sampled.
-4. Logits exist only where a trained token is predicted.
+4. Logits exist only where a trained token is predicted, and of a large vocabulary only a piece of
+   them at a time.
+5. Log-probs are float32 where the forward pass is in bfloat16.
+6. Layers that are recomputed in the backward pass give the same gradients and draw nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +21,14 @@ from transformers import GraniteConfig, GraniteForCausalLM
 
 from tests.fakes import TableModel
 from trainer import policy
+from trainer.config import ConfigError
 from trainer.data import Segment, make_segment
 from trainer.models.tiny import TinyConfig, build_model, initialise
+from trainer.packed_attention import packs
 from trainer.policy import (
     body_and_head,
     collate,
+    enable_gradient_checkpointing,
     evaluation_mode,
     micro_batches,
     pad_rows,
@@ -128,7 +134,7 @@ def test_o29_labels_at_mask_zero_change_nothing_and_get_no_gradient():
     rng = torch.Generator().manual_seed(0)
     segments = _segments()
     batch = collate(segments)
-    shape = (*batch.ids_B_L.shape, VOCAB)
+    shape = (*batch.ids_R_L.shape, VOCAB)
     table = TableModel(torch.randn(shape, generator=rng))
     loss = -token_logprobs(table, batch).logprobs.sum()
     loss.backward()
@@ -186,16 +192,110 @@ def test_pieces_of_the_head_give_the_same_values_and_gradients(model, monkeypatc
 
     whole, grads = run()
 
-    def unread(*_):
-        raise AssertionError("the global random state was read")
-
     monkeypatch.setattr(policy, "_CHUNK_LOGITS", 3 * VOCAB)
-    monkeypatch.setattr(torch, "get_rng_state", unread)
+    monkeypatch.setattr(torch, "get_rng_state", _unread)
     pieces, others = run()
     assert_close(pieces.logprobs, whole.logprobs, atol=1e-5, rtol=0)
     assert_close(pieces.entropy, whole.entropy, atol=1e-5, rtol=0)
     for left, right in zip(grads, others, strict=True):
         assert_close(left, right, atol=1e-4, rtol=1e-4)
+
+
+def test_of_a_large_vocabulary_only_a_piece_has_logits_at_a_time():
+    """Qwen2's 151,936 tokens: no output of the head, and no saved tensor, is of all positions."""
+    vocabulary, trained = 151_936, 600
+    wide = build_model(
+        vocabulary, TinyConfig(hidden_size=8, intermediate_size=8, layers=1, heads=1, kv_heads=1)
+    )
+    segment = make_segment((1, 2, 3), tuple(range(100, 100 + trained)))
+    batch = collate([segment])
+    body_and_head(wide)  # the one-off probe is not what is counted
+    outputs, saved = [], []
+    handle = wide.lm_head.register_forward_hook(lambda _m, _a, out: outputs.append(out.numel()))
+
+    def keep(tensor):
+        saved.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = token_logprobs(wide, batch).logprobs.sum()
+    handle.remove()
+    assert sum(outputs) == trained * vocabulary
+    assert max(outputs) <= policy._CHUNK_LOGITS < trained * vocabulary
+    # What the backward pass keeps: weights, and states of tokens, never logits.
+    assert max(saved) <= vocabulary * 8
+    assert sum(n for n in saved if n != vocabulary * 8) < trained * vocabulary / 100
+    assert loss.isfinite()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_bfloat16_is_for_forward_passes_alone(packed):
+    rounded = build_model(VOCAB, SHAPE, seed=3)
+    if packed:
+        assert packs(rounded)
+    batch = collate(_segments(), packed=packed)
+    exact = token_logprobs(rounded, batch, entropy=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = token_logprobs(rounded, batch, entropy=True)
+    assert found.logprobs.dtype == found.entropy.dtype == torch.float32
+    assert_close(found.logprobs, exact.logprobs, atol=0.5, rtol=0.1)
+    assert not torch.equal(found.logprobs, exact.logprobs), "the passes are in bfloat16"
+    # bfloat16 has 8 bits: rounded log-probs would be multiples of 2^-8 here.
+    assert bool((found.logprobs != found.logprobs.bfloat16().float()).any())
+    found.logprobs.sum().backward()
+    assert all(p.grad.dtype == torch.float32 for p in rounded.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_recomputed_layers_give_the_same_gradients_and_draw_nothing(packed, monkeypatch):
+    plain, recomputed = (build_model(VOCAB, SHAPE, seed=3) for _ in range(2))
+    enable_gradient_checkpointing(recomputed)
+    entered = []
+    for layer in recomputed.model.layers:
+        layer.mlp.register_forward_pre_hook(lambda *_: entered.append(torch.is_grad_enabled()))
+    batch = collate(_segments(), packed=packed)
+    values, grads, kept = [], [], []
+    for one in (plain, recomputed):
+        if packed:
+            assert packs(one)
+        body_and_head(one)
+        entered.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "get_rng_state", _unread)
+            sizes = []
+
+            def keep(tensor, sizes=sizes):
+                sizes.append(tensor.numel())
+                return tensor
+
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                found = token_logprobs(one, batch).logprobs
+            before = len(entered)
+            found.sum().backward()
+        values.append(found.detach())
+        grads.append([p.grad.clone() for p in one.parameters()])
+        kept.append(sum(sizes))
+    assert before == 2, "each layer once"
+    assert len(entered) == 4, "and once more in the backward pass"
+    assert kept[1] < kept[0] / 2
+    assert_close(values[1], values[0], atol=1e-6, rtol=0)
+    for left, right in zip(*grads, strict=True):
+        assert_close(left, right, atol=1e-5, rtol=1e-5)
+    assert not any(m.training for m in recomputed.modules()), "the mode is the caller's again"
+    # Nothing is recomputed where nothing is trained.
+    entered.clear()
+    with torch.no_grad():
+        token_logprobs(recomputed, batch)
+    assert len(entered) == 2
+
+
+def _unread(*_):
+    raise AssertionError("the global random state was read")
+
+
+def test_a_model_that_cannot_recompute_is_refused():
+    with pytest.raises(ConfigError, match=r"optim\.gradient_checkpointing: TableModel"):
+        enable_gradient_checkpointing(TableModel(torch.zeros(1, 2, VOCAB)))
 
 
 def test_micro_batches_add_up_to_the_whole(model):

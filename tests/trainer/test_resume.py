@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from tests.support import full_count
 from tests.trainer import small
 from tests.trainer.runs import run_config, sampled, trained, untimed
+from tests.trainer.two_worlds import cloned_policy, short_config
 from trainer.checkpoint import CheckpointError, load_checkpoint
+from trainer.config_objective import ObjectiveConfig
+from trainer.environments import ALFWORLD
 from trainer.loop import train
 from trainer.metrics import MetricsError, read_metrics
 from trainer.resume import set_aside
@@ -182,3 +189,91 @@ def test_setting_aside_loses_nothing_and_takes_nothing_else(tmp_path: Path) -> N
     assert set_aside(folder, 1) is None
     (tmp_path / "turns/000005.parquet").write_text("new")
     assert set_aside(folder, 1) == tmp_path / "aside/000001-2"
+
+
+BASES = (
+    "dapo", "turn_gae", "gigpo",  # rounds of sampling, a critic, groups of states
+    "grpo", "dr_grpo", "gspo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "hgpo", "graphgpo",
+    "ppo", "ppo_trajectory", "none",
+)  # fmt: skip
+
+
+def test_every_base_objective_is_resumed() -> None:
+    assert set(BASES) == set(get_args(get_type_hints(ObjectiveConfig)["name"]))
+
+
+@pytest.fixture(scope="module")
+def cloned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cloned_policy(ALFWORLD, tmp_path_factory.mktemp("policies"))
+
+
+@pytest.mark.parametrize("name", BASES[: full_count(3, len(BASES))])
+def test_o25_six_iterations_are_three_and_three_with_every_base_objective(
+    name: str, cloned: Path, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {
+        "model.path": str(cloned),
+        "objective.name": name,
+        "objective.critic.lr": 1e-3,
+        "auxiliary.sero.weight": 0.1,
+        "run.iterations": 6,
+        "run.save_turns": True,
+        "rollout.rollouts": 3,
+        "optim.warmup_steps": 4,
+        "eval.splits": [],
+    }
+    if name == "dapo":
+        settings["objective.dynamic_rounds"] = 2
+    config = short_config(ALFWORLD, **settings)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    straight = train(config, whole)
+    train(config, parts, until=3)
+    train(config, parts, resume=True)
+    assert straight.metrics[-1]["optimizer_steps"] > 0
+    assert untimed(read_metrics(parts / "metrics.jsonl")) == untimed(straight.metrics)
+    assert small.same(trained(whole), trained(parts))
+    assert sampled(whole) == sampled(parts)
+    assert (whole / "roots.jsonl").read_text() == (parts / "roots.jsonl").read_text()
+    left, right = (load_checkpoint(p / "checkpoints/000006") for p in (whole, parts))
+    assert left.state == right.state
+    files = sorted(path.name for path in left.path.glob("*.safetensors"))
+    assert ("critic.safetensors" in files) == config.objective.has_critic
+    for file in files:
+        assert (left.path / file).read_bytes() == (right.path / file).read_bytes(), file
+
+
+def test_o25_every_file_of_a_runs_checkpoint_is_named_where_it_is_damaged(tmp_path: Path) -> None:
+    """A critic's and the tokenizer's as well."""
+    config = run_config(tmp_path, run__iterations=1, objective__name="ppo", eval__splits=[])
+    train(config, tmp_path / "run")
+    folder = tmp_path / "run/checkpoints/000001"
+    files = sorted(path for path in folder.iterdir())
+    assert {"critic.safetensors", "tokenizer.json", "state.json"} <= {file.name for file in files}
+    more = config.replace(**{"run.iterations": 2})
+    for file in files:
+        data = file.read_bytes()
+        middle = len(data) // 2
+        for damaged in (
+            data[:middle],
+            data[:middle] + bytes((data[middle] ^ 1,)) + data[middle + 1 :],
+        ):
+            file.write_bytes(damaged)
+            with pytest.raises(CheckpointError, match=re.escape(file.name)):
+                train(more, tmp_path / "run", resume=True)
+        file.write_bytes(data)
+    assert train(more, tmp_path / "run", resume=True).iterations == 2
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
+    config = run_config(tmp_path, run__iterations=2, eval__initial=True, auxiliary__sero={})
+    straight = train(config, tmp_path / "whole")
+    train(config, tmp_path / "run", until=1)
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    resumed = train(config, tmp_path / "run", resume=True)
+    assert untimed(resumed.metrics) == untimed(straight.metrics)
+    assert small.same(trained(tmp_path / "whole"), trained(tmp_path / "run"))
+    assert (tmp_path / "run/roots.jsonl").read_text() == (
+        tmp_path / "whole/roots.jsonl"
+    ).read_text()
+    with pytest.raises(CheckpointError, match="has no checkpoint of iteration 7"):
+        train(config, tmp_path / "run", resume_from=7)

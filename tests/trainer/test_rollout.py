@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
 from agent_envs.prompting import PromptView
 from tests.trainer import small
 from trainer.batch import training_rewards
-from trainer.generation.base import GenerationRequest
+from trainer.generation.base import Generation, GenerationRequest, Rounds, SamplerError
 from trainer.generation.hf import HFSampler
-from trainer.rollout import Episode, PlaySettings, play
+from trainer.rollout import Episode, PlaySettings, Trajectory, play
 from trainer.rollout_metrics import rollout_metrics
 from trainer.worlds import make_env, split_tasks
 
@@ -62,6 +65,124 @@ def test_number_of_environments_and_order_of_episodes_change_nothing() -> None:
             assert a.history == b.history
     replies = {t.turns[0].response_ids for t in whole}
     assert len(replies) > 1, "rollouts of a group must not share one stream"
+
+
+class _Stubborn:
+    """A streaming sampler that answers when and in which order it likes."""
+
+    def __init__(self, inner: HFSampler, order: str) -> None:
+        self.inner, self.order = inner, order
+        self.pending: dict[int, GenerationRequest] = {}
+        self.calls = 0
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        return self.inner.generate(requests)
+
+    def submit(self, key: int, request: GenerationRequest) -> None:
+        assert key not in self.pending
+        self.pending[key] = request
+
+    def collect(self) -> list[tuple[int, Generation]]:
+        self.calls += 1
+        keys = list(self.pending)
+        chosen = {
+            "first in, first out": keys[:1],
+            "last in, first out": keys[-1:],
+            "one episode to its end": [max(keys)] if keys else [],
+            "backwards": keys[::-1],
+            "every other": keys[::2][::-1],
+        }[self.order]
+        return [(key, self.generate([self.pending.pop(key)])[0]) for key in chosen]
+
+    def drop(self) -> None:
+        self.pending.clear()
+
+    def refresh(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_order_in_which_replies_arrive_changes_nothing() -> None:
+    inner = HFSampler(small.model(), [small.tokenizer().eos_token_id], join_share=0.1)
+    episodes = [
+        Episode(task, f"g{i}", f"g{i}.{j}", 7, 3, i, j)
+        for i, task in enumerate(_tasks(3))
+        for j in range(2)
+    ]
+    settings = {"max_new_tokens": 8, "temperature": 0.9, "envs": 4}
+    expected = _play(episodes, Rounds(inner), **settings)
+    orders = ("first in, first out", "last in, first out", "one episode to its end")
+    for order in (*orders, "backwards", "every other"):
+        sampler = _Stubborn(inner, order)
+        found = _play(episodes, sampler, **settings)
+        assert sampler.calls > 10
+        _same_trajectories(expected, found)
+    _same_trajectories(expected, _play(episodes, inner, **settings))
+
+
+def _same_trajectories(left: Sequence[Trajectory], right: Sequence[Trajectory]) -> None:
+    """Equal in everything; log-probs but for rounding, which batches of other sizes change."""
+    assert len(left) == len(right)
+    for a, b in zip(left, right, strict=True):
+        for x, y in zip(a.turns, b.turns, strict=True):
+            assert x.logprobs == pytest.approx(y.logprobs, abs=1e-4)
+        assert _without_logprobs(a) == _without_logprobs(b)
+
+
+def _without_logprobs(trajectory: Trajectory) -> Trajectory:
+    turns = tuple(replace(t, logprobs=(0.0,) * len(t.logprobs)) for t in trajectory.turns)
+    return replace(trajectory, turns=turns)
+
+
+def test_an_environment_that_is_free_takes_the_next_episode_at_once() -> None:
+    """With two environments and one reply at a time, a third episode starts while the first is
+    still under way."""
+    inner = HFSampler(small.model(), [small.tokenizer().eos_token_id])
+    sampler = _Stubborn(inner, "one episode to its end")
+    config = small.small_config(env__max_steps=2)
+    started: list[int] = []
+    submit = sampler.submit
+    sampler.submit = lambda key, request: (started.append(key), submit(key, request))[1]  # type: ignore[method-assign]
+    tasks = [Episode(task, "g", task, 0) for task in _tasks(4)]
+    _play(tasks, sampler, envs=2, config=config, max_new_tokens=8)
+    assert started == [0, 1, 1, 2, 2, 3, 3, 0]
+
+
+def test_a_rollout_that_fails_leaves_nothing_pending() -> None:
+    class Broken(_Stubborn):
+        def collect(self) -> list[tuple[int, Generation]]:
+            if self.calls == 3:
+                raise SamplerError("the server is gone")
+            return super().collect()
+
+    class Mute(_Stubborn):
+        def collect(self) -> list[tuple[int, Generation]]:
+            return []
+
+    inner = HFSampler(small.model(), [small.tokenizer().eos_token_id])
+    episodes = [Episode(task, "g", task, 0) for task in _tasks(3)]
+    for kind, message in ((Broken, "the server is gone"), (Mute, "3 requests are pending")):
+        sampler = kind(inner, "last in, first out")
+        with pytest.raises(SamplerError, match=message):
+            _play(episodes, sampler, max_new_tokens=8)
+        assert not sampler.pending
+
+
+def test_only_a_conversation_names_its_session() -> None:
+    seen: list[str | None] = []
+
+    def choose(request: GenerationRequest, prompt: str) -> str:
+        seen.append(request.session)
+        return "look"
+
+    episodes = [Episode(_tasks(1)[0], "g", "t", 0, rollout=j) for j in range(2)]
+    _play(episodes, small.CommandSampler(choose))
+    assert set(seen) == {None}
+    seen.clear()
+    _play(episodes, small.CommandSampler(choose), sessions=True)
+    assert len(set(seen)) == 2, "one for each episode, the same at every turn"
 
 
 def test_o6_running_out_of_steps_is_no_success() -> None:

@@ -16,7 +16,8 @@ from oracles.alfworld_explorer import ALFWorldExplorer
 from oracles.branches import EnvRecipe, run_branches
 from tests.support import run_python
 from trainer.config_sections import ConfigError
-from trainer.sources import ImportedRecipe, OracleRecipe, Source, SourceError, load_named, resolve
+from trainer.named import NamedError, load_named
+from trainer.sources import ImportedRecipe, OracleRecipe, Source, resolve
 
 GAMES = "generated:small?seed=1&train=4"
 SOMEBODY = """
@@ -138,7 +139,7 @@ def test_options_reach_a_factory_that_has_them(somebody: str) -> None:
     source = _resolve(**words, options={"max_steps": 3, "data": None})
     assert source.recipe.kwargs == {"max_steps": 3}
     assert all(len(walk.history) <= 3 for walk in islice(source.played, 4))
-    with pytest.raises(SourceError, match=r"--data: .*make has no such option"):
+    with pytest.raises(NamedError, match=r"--data: .*make has no such option"):
         _resolve(**words, options={"data": "x"})
 
 
@@ -160,7 +161,7 @@ def test_a_policy_is_a_function_or_a_class_of_such(somebody: str) -> None:
     counting = _resolve(**words, policy=f"{somebody}:Counting")
     assert len({item.action for item in next(counting.played).history}) == 6
     wrong = _resolve(**words, policy=f"{somebody}:wrong")
-    with pytest.raises(SourceError, match="wrong answered 3: expected a command"):
+    with pytest.raises(NamedError, match="wrong answered 3: expected a command"):
         next(wrong.played)
 
 
@@ -182,7 +183,7 @@ def test_what_somebodys_code_raises_is_told_with_its_name(
     somebody: str, given: dict[str, str], message: str
 ) -> None:
     words = {"env": f"{NAME}:make", "oracle": f"{NAME}:Oracle", **given}
-    with pytest.raises(SourceError, match=message):
+    with pytest.raises(NamedError, match=message):
         next(_resolve(**words).played)
 
 
@@ -191,20 +192,21 @@ def test_what_somebodys_code_raises_is_told_with_its_name(
     [
         ({"env": "nowhere:make"}, "the module nowhere cannot be imported .*ModuleNotFoundError"),
         ({"env": "broken_game:make"}, "broken_game cannot be imported .*nothing_of_that_name"),
-        ({"env": f"{NAME}:mak"}, f"the module {NAME} has no 'mak', and registers no such id"),
+        ({"env": f"{NAME}:mak"}, f"{NAME}:mak: the module has no 'mak', and registers no such id"),
         ({"env": f"{NAME}:number"}, "has 'number' of type int"),
         ({"env": ":make"}, "expected the form module:name"),
         ({"env": f"{NAME}:cartpole"}, "gives a CartPoleEnv: expected an agent_envs.TextEnv"),
         ({"env": f"{NAME}:make", "oracle": "planner"}, "has no oracles by name"),
         ({"oracle": f"{NAME}:Orcale"}, f"the module {NAME} has no 'Orcale'"),
         ({"oracle": f"{NAME}:NoOracle"}, "gives a NoOracle, which is no oracle"),
+        ({"oracle": "operator:add"}, r"takes arguments \(a, b\): expected a factory without"),
         ({"policy": "lucky"}, "neither random nor first, there is no such folder"),
         ({"policy": f"{NAME}:number"}, "is of type int: expected a function"),
     ],
 )
 def test_what_is_not_there_is_said(somebody: str, given: dict[str, str], message: str) -> None:
     words = {"env": f"{NAME}:make", "oracle": f"{NAME}:Oracle", **given}
-    with pytest.raises(SourceError, match=message):
+    with pytest.raises(NamedError, match=message):
         _resolve(**words)
 
 

@@ -36,7 +36,7 @@ COMMANDS: dict[str, Command] = {
     "play": Command("play", "play an environment in the terminal"),
     "site": Command("site", "serve the shop as a web site"),
     "train": Command("train", "train from a config file"),
-    "eval": Command("eval", "evaluate a trained run"),
+    "eval": Command("eval", "evaluate a run, a chat model or a server"),
     "verify alfworld": Command("verify_alfworld", "replay transcripts of the original engine"),
     "verify webshop": Command("verify_webshop", "replay transcripts of the original WebShop"),
     "verify objectives": Command("verify_objectives", "check objectives against numeric vectors"),
@@ -46,6 +46,7 @@ COMMANDS: dict[str, Command] = {
     "bank replay": Command("bank_replay", "train a policy on them under several weight rules"),
     "bench alfworld": Command("bench_alfworld", "speed beside the original engine, in one run"),
     "bench webshop": Command("bench_webshop", "the same for WebShop, beside a checkout of it"),
+    "bench train": Command("bench_train", "speed of training beside TRL's, and SERO's cost"),
     "bench oracle": Command(
         "bench_oracle", "is an oracle worth adopting for an environment and a policy: GO or NO-GO"
     ),
@@ -55,6 +56,7 @@ COMMANDS: dict[str, Command] = {
     "data fetch": Command("data_fetch", "get ALFWorld's own games"),
     "data import": Command("data_import", "convert WebShop's original files to a store"),
     "data generate": Command("data_generate", "write generated households or shops as files"),
+    "data export": Command("data_export", "write an oracle's demonstrations as chat data"),
 }
 
 # Distributions that an extra of ours brings, by the name of the module that fails to import.

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent_envs.errors import SeroError
+from trainer.metrics import phase_seconds
 
 EVERY_S = 30.0
 """Most seconds between two lines of a log while something is counted."""
@@ -65,8 +66,10 @@ def training(warm_steps: int, iterations: int) -> Iterator[Hooks]:
             if step + 1 == warm_steps and iterations > 0:
                 progress.reset(main, visible=True)
 
+        note = _Note(iterations)
+
         def on_iteration(metrics: Mapping[str, Any]) -> None:
-            progress.update(main, completed=metrics["iteration"] + 1, note=_note(metrics))
+            progress.update(main, completed=metrics["iteration"] + 1, note=note(metrics))
 
         try:
             yield Hooks(on_warmstart, on_iteration)
@@ -121,18 +124,64 @@ class _Lines:
 
 def _lines(warm_steps: int, iterations: int, console: Console) -> Hooks:
     say = _Lines(console)
+    note = _Note(iterations)
 
     def on_warmstart(step: int, loss: float) -> None:
         done = step + 1
         say(f"warm start {done}/{warm_steps}, loss {loss:.3f}", now=done in (1, warm_steps))
 
     def on_iteration(metrics: Mapping[str, Any]) -> None:
-        parts = (f"iteration {metrics['iteration'] + 1}/{iterations}", _note(metrics))
+        parts = (f"iteration {metrics['iteration'] + 1}/{iterations}", note(metrics))
         say(", ".join(part for part in parts if part), now=True)
 
     return Hooks(on_warmstart, on_iteration)
 
 
-def _note(metrics: Mapping[str, Any]) -> str:
-    success = metrics.get("success_rate")
-    return "" if success is None else f"won {success:.0%} of the rollouts"
+class _Note:
+    """What stands beside an iteration: its success, its speed, where the time went, time left.
+
+    What the metrics do not say is left out. The time left goes by the iterations seen so far,
+    with the evaluations and checkpoints between them; after the first one by its own seconds.
+    """
+
+    def __init__(self, iterations: int) -> None:
+        self._iterations = iterations
+        self._first: tuple[int, float] | None = None
+
+    def __call__(self, metrics: Mapping[str, Any]) -> str:
+        success = metrics.get("success_rate")
+        tokens = metrics.get("perf/tokens_per_s", metrics.get("tokens_per_s"))
+        parts = (
+            None if success is None else f"won {success:.0%} of the rollouts",
+            None if tokens is None else f"{tokens:,.0f} tokens/s",
+            _split(phase_seconds(metrics)),
+            self._left(metrics),
+        )
+        return ", ".join(part for part in parts if part)
+
+    def _left(self, metrics: Mapping[str, Any]) -> str | None:
+        iteration, now = metrics["iteration"], time.monotonic()
+        if self._first is None:
+            self._first = (iteration, now)
+        begin, start = self._first
+        one = (now - start) / (iteration - begin) if iteration > begin else None
+        one = metrics.get("iteration_s") if one is None else one
+        remaining = self._iterations - iteration - 1
+        if one is None or remaining <= 0:
+            return None
+        return f"{timedelta(seconds=round(one * remaining))} left"
+
+
+def _split(seconds: Mapping[str, float], most: int = 3) -> str | None:
+    """The longest phases with their shares of the time, the longest first.
+
+    >>> _split({"collect": 6.0, "record": 0.01, "update": 3.99})
+    'collect 60% update 40%'
+    """
+    whole = sum(seconds.values())
+    if whole <= 0:
+        return None
+    longest = sorted(seconds.items(), key=lambda item: -item[1])[:most]
+    return " ".join(
+        f"{name} {share:.0%}" for name, part in longest if (share := part / whole) >= 0.005
+    )

@@ -5,10 +5,14 @@
 Unknown keys are refused. The run folder gets the resolved config, metrics.jsonl, checkpoints,
 evaluations and report.html. `--resume` continues a run from its last checkpoint, as if there had
 been no break; `--resume-from N` from an earlier one, and moves what came after it to aside/.
+
+`--plan` starts nothing: it says what the run would take (tokens, memory, time, disk), whether it
+fits the device, and what to turn where it does not. Exit code 1: it does not fit.
 """
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +40,23 @@ class Args:
     """Continue the run in --out from its checkpoint after N iterations."""
     json: bool = False
     """Print the outcome as one JSON object on the last line."""
+    plan: bool = False
+    """Say what the run would take, and start nothing; the options below are for this alone."""
+    shape: Annotated[str | None, unset("NAME")] = None
+    """Sizes of the policy: qwen2.5-1.5b, qwen2.5-7b or smollm2-135m (default: the config's)."""
+    device: Annotated[str | None, unset("NAME")] = None
+    """GPU to plan for, e.g. 'NVIDIA H200' (default: run.device of this machine)."""
+    device_memory_gb: Annotated[float | None, unset("GB")] = None
+    """Its memory in 10^9 bytes (default: what run.device has)."""
+    turns: Annotated[int | None, unset("N")] = None
+    """Turns of an episode (default: env.max_steps)."""
+    prompt_tokens: Annotated[int | None, unset("N")] = None
+    """Tokens of a prompt (default: prompt.max_prompt_tokens)."""
+    reply_tokens: Annotated[int | None, unset("N")] = None
+    """Tokens of a reply (default: rollout.max_new_tokens)."""
+
+
+_PLANNED = ("shape", "device", "device_memory_gb", "turns", "prompt_tokens", "reply_tokens")
 
 
 def parse(words: Sequence[str]) -> tuple[Args, list[str]]:
@@ -52,10 +73,24 @@ def parse(words: Sequence[str]) -> tuple[Args, list[str]]:
 
 
 def run(parsed: tuple[Args, list[str]]) -> int:
-    """Train; 0 once all iterations and evaluations are done."""
+    """Train; 0 once all iterations and evaluations are done. With `--plan`: 1 where it won't fit.
+
+    Raises:
+        PlanError: an option of `--plan` without it, or one that the config excludes.
+    """
+    if parsed[0].plan:
+        return _plan(*parsed)
+    planned = [name for name in _PLANNED if getattr(parsed[0], name) is not None]
+    if planned:
+        from trainer.plan import PlanError
+
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in planned)
+        raise PlanError(f"{options} is for a plan. Add --plan, or leave it out.")
     from trainer.cli import progress
     from trainer.config import load_config, parse_overrides
     from trainer.loop import train
+    from trainer.parallel.launch import own_config, own_folder, processes
+    from trainer.parallel.run import trainer_of
     from trainer.report import counted, read_run, write_report
 
     args, rest = parsed
@@ -63,16 +98,25 @@ def run(parsed: tuple[Args, list[str]]) -> int:
     out = args.out or Path("runs") / args.config.stem
     warm_steps = config.warmstart.text_steps + config.warmstart.steps
     resumed = args.resume or args.resume_from is not None
-    if config.model.path is not None or resumed or not config.warmstart.demonstrations:
+    as_given = config.model.path is not None and not config.warmstart.given_model
+    if as_given or resumed or not config.warmstart.demonstrations:
         warm_steps = 0
-    with (
-        interrupted(lambda: _what_is_kept(args.config, out, rest)),
-        progress.training(warm_steps, config.run.iterations) as hooks,
-    ):
-        result = train(
-            config, out, resume=resumed, resume_from=args.resume_from, **hooks.as_arguments()
-        )
-    figures: dict[str, Any] = {"run": str(out), "iterations": result.iterations}
+    ways: dict[str, Any] = {"resume": resumed, "resume_from": args.resume_from}
+    with processes(config) as group, own_folder(out, group) as place:
+        ways["trainer_type"] = trainer_of(group)
+        if not group.writes:
+            train(own_config(config, group), place, **ways)
+            return 0
+        with (
+            interrupted(lambda: _what_is_kept(args.config, out, rest)),
+            progress.training(warm_steps, config.run.iterations) as hooks,
+        ):
+            result = train(config, place, **ways, **hooks.as_arguments())
+    figures: dict[str, Any] = {
+        "run": str(out),
+        "iterations": result.iterations,
+        "stop": result.stop,
+    }
     for split, evaluation in result.evaluations.items():
         print(f"{split}: {evaluation['wins']} of {evaluation['n']} tasks{mean_score(evaluation)}")
         figures[split] = {key: evaluation[key] for key in _FIGURES}
@@ -80,11 +124,32 @@ def run(parsed: tuple[Args, list[str]]) -> int:
     names += [name for name, _ in config.auxiliary.active()]
     lead = f"{counted(result.iterations, 'iteration')} of {' + '.join(names)} from {args.config}."
     report = read_run(out, title=out.name, lead=lead)
-    for line in report.idle:
+    if result.stop != "finished":
+        print(report.stop)
+    for line in (*report.notes, *report.idle):
         print(line)
     print(f"report: {write_report(report, out / 'report.html')}")
     emit(figures, args.json)
     return 0
+
+
+def _plan(args: Args, rest: Sequence[str]) -> int:
+    """Says what the run would take; nothing is written and no model is made."""
+    from trainer.cli import train_plan
+    from trainer.config import load_config, parse_overrides
+    from trainer.plan import PlanError, load_of, make_plan, shape_for
+
+    if args.resume or args.resume_from is not None or args.out is not None:
+        raise PlanError("--plan starts nothing. Leave out --out, --resume and --resume-from.")
+    if args.device_memory_gb is not None and not 0 < args.device_memory_gb < math.inf:
+        raise PlanError(f"--device-memory-gb {args.device_memory_gb} must be positive.")
+    config = load_config(args.config, parse_overrides(rest))
+    load = load_of(config, turns=args.turns, prompt=args.prompt_tokens, reply=args.reply_tokens)
+    device = train_plan.detect(config, args.device, args.device_memory_gb)
+    plan = make_plan(config, shape_for(config, args.shape), load, device)
+    print("\n".join(train_plan.lines(plan)))
+    emit(train_plan.figures(plan), args.json)
+    return 1 if plan.fits is False else 0
 
 
 def _what_is_kept(config: Path, out: Path, overrides: Sequence[str]) -> str:
@@ -95,5 +160,6 @@ def _what_is_kept(config: Path, out: Path, overrides: Sequence[str]) -> str:
         command = shlex.join([*words, "--resume", *overrides])
         return f"{out} holds the checkpoint after iteration {found[-1]}. To go on: {command}"
     if (out / "run.json").exists():
-        return f"There is no checkpoint yet. To begin again, remove {out} or choose another --out."
+        command = shlex.join([*words, "--resume", *overrides])
+        return f"There is no checkpoint yet. To begin again: {command}"
     return f"There is no checkpoint yet. To begin again: {shlex.join([*words, *overrides])}"

@@ -41,6 +41,9 @@ class SeroConfig:
     token_weights: Literal["none", "chord"] = "none"  # chord: p * (1 - p), arXiv:2508.11408
     oracle: str = "planner"  # the environment's own; or another of its by name, or module:factory
     oracle_budget_s: float = 1.0
+    # Branches run in a thread of their own while the rollouts are scored. Changes no result.
+    overlap: bool = True
+    workers: int = 0  # processes that run branches, with an environment each; 0: this one does
     max_depth: int | None = None  # cap on branch length; null: the remaining horizon
     # TCOD's schedule: only a part of each branch is trained at first.
     depth_iterations: int = 0  # until the part is the whole; 0: the whole from the start
@@ -53,6 +56,7 @@ class SeroConfig:
         positive("auxiliary.sero.oracle_budget_s", self.oracle_budget_s)
         positive("auxiliary.sero.w_min", self.w_min, zero=True)
         positive("auxiliary.sero.depth_start", self.depth_start)
+        positive("auxiliary.sero.workers", self.workers, zero=True)
         positive("auxiliary.sero.depth_iterations", self.depth_iterations, zero=True)
         for name in ("delta", "gamma"):
             value = getattr(self, name)

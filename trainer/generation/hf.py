@@ -8,45 +8,55 @@ on its neighbours, and for a tiny model its bookkeeping costs more than the mode
 - Each token takes one uniform from its row's own stream and inverts the float64 cumulative
   distribution. Order and size of the batch change nothing beyond floating point.
 - Equal prompts (the rollouts of one group at turn 0) are prefilled once.
+- Streaming: finished rows leave the running batch, and new prompts join it. A conversation
+  (`GenerationRequest.session`) computes only what its last turn did not. Both need a model whose
+  attention learns positions from `position_ids` alone; any other works in rounds.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import DynamicCache
 
-from trainer.generation.base import Generation, GenerationRequest, check_request
+from trainer.generation.base import Generation, GenerationRequest, SamplerError, check_request
+from trainer.generation.draw import invert_cdf
 from trainer.generation.lean_session import LeanSession
+from trainer.generation.sessions import Prefix, PrefixStore
+from trainer.generation.slots import KeyValueSession, Row, Slots
 from trainer.models.lean import lean_of
+from trainer.packed_attention import PACKED_SDPA
 from trainer.policy import body_and_head, evaluation_mode, micro_batches
 
-# Finished rows leave the batch once this share is left: copying the cache costs about as much
-# as half a step, so it should not happen at every token.
-_COMPACT_BELOW = 0.7
+__all__ = ["HFSampler", "invert_cdf"]
 
+# New prompts join once this share of the running batch is finished. Each joining costs a forward
+# pass of its own and a copy of the cache, so a tiny model, for which calls cost more than rows,
+# finishes its round: on one CPU core half is 8 % slower than that with 32 rows.
+_JOIN_SHARE = 0.125
+_JOIN_SHARE_LEAN = 1.0
 
-@dataclass(slots=True)
-class _Row:
-    request: GenerationRequest
-    place: int
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+# Slots that hold nothing in any row are dropped once the longest row fills less than this share.
+_ALIGN_BELOW = 0.8
 
 
 class HFSampler:
-    """`Sampler` over a transformers model. Always samples with the model's current weights.
+    """`StreamingSampler` over a transformers model. Always samples with its current weights.
 
     Args:
         model: a causal language model, on any device.
         stop_ids: tokens that end a reply; they stay in the ids.
         pad_id: fills the padding; any valid id, it has no effect.
         max_batch_tokens: bound on rows x longest sequence in one forward.
+        session_tokens: tokens of conversations whose keys and values are kept between turns.
+        join_share: share of the running batch that is finished before `collect` returns and
+            others join; None: as the model's kind wants. 1 makes rounds. Changes no reply.
     """
 
     def __init__(
@@ -56,6 +66,8 @@ class HFSampler:
         *,
         pad_id: int = 0,
         max_batch_tokens: int = 16384,
+        session_tokens: int = 131072,
+        join_share: float | None = None,
     ) -> None:
         if not stop_ids:
             raise ValueError("stop_ids is empty; every reply would run to max_new_tokens")
@@ -63,6 +75,12 @@ class HFSampler:
         self.stop_ids = frozenset(int(i) for i in stop_ids)
         self.pad_id = pad_id
         self.max_batch_tokens = max_batch_tokens
+        self.join_share = join_share
+        self.store = PrefixStore(session_tokens)
+        self._weights: tuple[tuple[int, int], ...] = ()
+        self._keys: set[int] = set()
+        self._queue: deque[Row] = deque()
+        self._running: Slots | None = None
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Sample one reply for each request, in their order.
@@ -72,99 +90,137 @@ class HFSampler:
         """
         for request in requests:
             check_request(request)
-        rows = [_Row(request, place) for place, request in enumerate(requests)]
-        sizes = [len(r.prompt_ids) + r.max_new_tokens for r in requests]
+        rows = [Row(request, place) for place, request in enumerate(requests)]
+        self._finish(rows)
+        return [row.generation(self.stop_ids) for row in rows]
+
+    def submit(self, key: int, request: GenerationRequest) -> None:
+        """Take a request.
+
+        Raises:
+            ValueError: it cannot be served, or `key` is pending already.
+        """
+        check_request(request)
+        if key in self._keys:
+            raise ValueError(f"key {key} is pending already; collect it first")
+        self._keys.add(key)
+        self._queue.append(Row(request, key))
+
+    def collect(self) -> list[tuple[int, Generation]]:
+        """Replies that are finished next; [] when nothing is pending.
+
+        Raises:
+            ValueError: logits are not finite.
+        """
         with evaluation_mode(self.model), torch.no_grad():
-            for group in micro_batches(sizes, self.max_batch_tokens):
-                self._generate([rows[i] for i in group])
-        return [
-            Generation(
-                tuple(row.ids),
-                tuple(row.logprobs),
-                "stop" if row.ids[-1] in self.stop_ids else "length",
+            done = self._advance() if self._joins() else self._round()
+        self._keys -= {row.key for row in done}
+        return [(row.key, row.generation(self.stop_ids)) for row in done]
+
+    def drop(self) -> None:
+        """Forget what is pending."""
+        self._keys.clear()
+        self._queue.clear()
+        self._running = None
+
+    def refresh(self) -> None:
+        """The weights have changed: keys and values of conversations go.
+
+        Raises:
+            SamplerError: replies are still running, with the weights as they were.
+        """
+        if self._running is not None and self._running.live:
+            raise SamplerError(
+                "The weights changed while replies are running. Collect or drop them first."
             )
-            for row in rows
-        ]
+        self.store.clear()
 
-    def _generate(self, rows: list[_Row]) -> None:
-        """Prefill and decode one batch; results go into the rows."""
-        prompts = [row.request.prompt_ids for row in rows]
-        lean = lean_of(self.model)
-        session: _Session | LeanSession
-        if lean is None:
-            session = _Session(self.model, prompts, self.pad_id)
-        else:
-            room = max(row.request.max_new_tokens for row in rows)
-            session = LeanSession(lean, prompts, self.pad_id, room)
-        logits = session.prefill()
-        live = rows
-        while True:
-            tokens = self._draw(live, logits)
-            keep = [i for i, row in enumerate(live) if not self._finished(row)]
-            if not keep:
-                return
-            if len(keep) <= _COMPACT_BELOW * len(live):
-                session.select(keep)
-                live = [live[i] for i in keep]
-                tokens = tokens[torch.tensor(keep, device=tokens.device)]
-            logits = session.step(tokens)
+    def close(self) -> None:
+        """Lets all keys and values go."""
+        self.drop()
+        self.store.clear()
 
-    def _finished(self, row: _Row) -> bool:
-        return len(row.ids) >= row.request.max_new_tokens or row.ids[-1] in self.stop_ids
-
-    def _draw(self, rows: Sequence[_Row], logits_B_V: Tensor) -> Tensor:
-        """Next token of each row (B,). Rows that are finished keep what they have."""
-        device = logits_B_V.device
-        if not bool(logits_B_V.amax(dim=-1).isfinite().all()):
-            raise ValueError(
-                f"logits are not finite at token {max(len(row.ids) for row in rows)} of a reply. "
-                "Check the weights and the learning rate."
-            )
-        done = [bool(row.ids) and self._finished(row) for row in rows]
-        temperature = torch.tensor(
-            [row.request.temperature for row in rows], dtype=torch.float64, device=device
+    def _joins(self) -> bool:
+        return lean_of(self.model) is not None or _position_free(
+            self.model, body_and_head(self.model)[0], DynamicCache(config=self.model.config)
         )
-        logprobs = torch.log_softmax(logits_B_V.double() / temperature[:, None], dim=-1)
-        greedy = [row.request.greedy for row in rows]
-        if all(greedy):
-            tokens = logprobs.argmax(dim=-1)
-        else:
-            uniform = [
-                0.0
-                if over or row.request.rng is None or row.request.greedy
-                else row.request.rng.random()
-                for row, over in zip(rows, done, strict=True)
-            ]
-            tokens = invert_cdf(
-                logprobs.exp(), torch.tensor(uniform, dtype=torch.float64, device=device)
-            )
-            if any(greedy):
-                mask = torch.tensor(greedy, device=device)
-                tokens = torch.where(mask, logprobs.argmax(dim=-1), tokens)
-        chosen = logprobs.gather(-1, tokens[:, None]).squeeze(-1).tolist()
-        for row, over, token, logprob in zip(rows, done, tokens.tolist(), chosen, strict=True):
-            if not over:
-                row.ids.append(token)
-                row.logprobs.append(logprob)
-        return tokens
 
+    def _round(self) -> list[Row]:
+        """All that is pending, in one batch."""
+        rows = list(self._queue)
+        self._finish(rows)
+        self._queue.clear()
+        return rows
 
-def invert_cdf(probs_B_V: Tensor, uniform_B: Tensor) -> Tensor:
-    """First token whose cumulative probability exceeds u, (B,) int64.
+    def _finish(self, rows: Sequence[Row]) -> None:
+        """Whole replies for all of `rows`, in batches of like length."""
+        with evaluation_mode(self.model), torch.no_grad():
+            for group in micro_batches([row.most for row in rows], self.max_batch_tokens):
+                slots = self._slots([rows[i] for i in group])
+                slots.add([rows[i] for i in group])
+                while slots.rows:
+                    slots.advance()
 
-    Args:
-        probs_B_V: float64, non-negative; need not sum to exactly 1.
-        uniform_B: float64 in [0, 1).
+    def _advance(self) -> list[Row]:
+        """Steps of the running batch until enough of it is finished."""
+        if self._running is None:
+            self._running = self._slots(list(self._queue))
+        share = self.join_share
+        if share is None:
+            share = _JOIN_SHARE if lean_of(self.model) is None else _JOIN_SHARE_LEAN
+        done: list[Row] = []
+        while self._admit(share):
+            done += self._running.advance()
+            live = len(self._running.live)
+            if done and (not live or len(done) >= share * (live + len(done))):
+                break
+        return done
 
-    Never returns a token of probability 0, also where rounding pushes u times the total up to
-    the total.
-    """
-    cumulative = probs_B_V.cumsum(dim=-1)
-    total = cumulative[:, -1:].contiguous()
-    target = uniform_B[:, None] * total
-    index = torch.searchsorted(cumulative, target, right=True)
-    last = torch.searchsorted(cumulative, total, right=False)
-    return torch.minimum(index, last).squeeze(-1)
+    def _admit(self, share: float) -> bool:
+        """Lets waiting rows join as far as there is room; false: nothing is running then."""
+        assert self._running is not None
+        live = self._running.live
+        longest = max((row.most for row in live), default=0)
+        fits = 0
+        for row in self._queue:
+            longest = max(longest, row.most)
+            if (live or fits) and (len(live) + fits + 1) * longest > self.max_batch_tokens:
+                break
+            fits += 1
+        # A full batch takes the next ones together, not one whenever one has left.
+        if fits and (fits == len(self._queue) or fits >= share * len(live)):
+            rows = [self._queue[i] for i in range(fits)]
+            self._running.store = self._store_for(rows)
+            self._running.add(rows)
+            for _ in rows:
+                self._queue.popleft()
+        return bool(self._running.live)
+
+    def _slots(self, rows: Sequence[Row]) -> Slots:
+        return Slots(self._open, self.stop_ids, self._store_for(rows))
+
+    def _store_for(self, rows: Sequence[Row]) -> PrefixStore | None:
+        """The store, if any row is of a conversation, and emptied if the weights are others."""
+        if not any(row.request.session for row in rows) or not self._joins():
+            running = self._running
+            return None if running is None else running.store
+        # In-place updates count up a tensor's version: nothing is reused by mistake.
+        weights = tuple((p.data_ptr(), p._version) for p in self.model.parameters())
+        if weights != self._weights:
+            self.store.clear()
+            self._weights = weights
+        return self.store
+
+    def _open(
+        self,
+        prompts: Sequence[Sequence[int]],
+        new_tokens: Sequence[int],
+        prefixes: Sequence[Prefix] | None,
+    ) -> KeyValueSession:
+        lean = lean_of(self.model)
+        if lean is None:
+            return _Session(self.model, prompts, self.pad_id, prefixes)
+        return LeanSession(lean, prompts, self.pad_id, new_tokens, prefixes)
 
 
 class _Session:
@@ -176,14 +232,23 @@ class _Session:
     `position_ids`, hence full attention in every layer; anything else is padded on the left.
     """
 
-    def __init__(self, model: nn.Module, prompts: Sequence[Sequence[int]], pad_id: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        prompts: Sequence[Sequence[int]],
+        pad_id: int,
+        prefixes: Sequence[Prefix] | None = None,
+    ) -> None:
         self.model = model
+        self.prefixes = prefixes
         self.body, self.head = body_and_head(model)
         self.cache: Any = DynamicCache(config=model.config)
-        self.right = self.body is not None and _position_free(model, self.body, self.cache)
+        self.right = _position_free(model, self.body, self.cache)
         unique: dict[tuple[int, ...], int] = {}
         place = [unique.setdefault(tuple(prompt), len(unique)) for prompt in prompts]
-        self.prompts = list(unique)
+        if prefixes is not None:
+            place = list(range(len(prompts)))
+        self.prompts = list(unique) if prefixes is None else [tuple(p) for p in prompts]
         self.device = next(model.parameters()).device
         self.place = torch.tensor(place, device=self.device)
         lengths = torch.tensor([len(p) for p in self.prompts], device=self.device)
@@ -198,6 +263,8 @@ class _Session:
 
     def prefill(self) -> Tensor:
         """Logits (B, V) of each row's first new token."""
+        if self.prefixes is not None:
+            return self._extend(self.prefixes)
         rows = []
         for prompt in self.prompts:
             pad = [self.pad_id] * (self.width - len(prompt))
@@ -230,6 +297,74 @@ class _Session:
         """Keep only these rows, in this order."""
         self._reorder(torch.tensor(keep, device=self.device))
 
+    def join(self, other: _Session) -> None:
+        """Append the rows of another session of the same model. Both must be position-free."""
+        width = max(self.mask.shape[1], other.mask.shape[1])
+        self._widen(width)
+        other._widen(width)
+        for mine, new in zip(self.cache.layers, other.cache.layers, strict=True):
+            mine.keys = torch.cat([mine.keys, new.keys])
+            mine.values = torch.cat([mine.values, new.values])
+        self.mask = torch.cat([self.mask, other.mask])
+        self.next_position = torch.cat([self.next_position, other.next_position])
+        if int(self.mask.sum(dim=1).max()) < _ALIGN_BELOW * width:
+            self._align()
+        self.padded = not bool(self.mask.all())
+
+    def kept(self, row: int, count: int) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Copies of keys and values of a row's first `count` tokens."""
+        slots = self.mask[row].nonzero().squeeze(-1)[:count]
+        return tuple((c.keys[row][:, slots], c.values[row][:, slots]) for c in self.cache.layers)
+
+    def _extend(self, prefixes: Sequence[Prefix]) -> Tensor:
+        """`prefill` after prefixes: these on the left, padded there; the rest as ever."""
+        device = self.device
+        known = torch.tensor([len(p.ids) for p in prefixes], device=device)
+        most = int(known.max())
+        for layer in range(len(prefixes[0].layers)):
+            parts = []
+            for part in (0, 1):
+                rows = [pad(p.layers[layer][part], (0, 0, most - len(p.ids), 0)) for p in prefixes]
+                parts.append(torch.stack(rows))
+            self.cache.update(parts[0], parts[1], layer)
+        fresh = [p[len(q.ids) :] for p, q in zip(self.prompts, prefixes, strict=True)]
+        width = max(len(row) for row in fresh)
+        ids = [[*row, *[self.pad_id] * (width - len(row))] for row in fresh]
+        lengths = torch.tensor([len(row) for row in fresh], device=device)
+        slots = torch.arange(width, device=device)
+        before = torch.arange(most, device=device) >= most - known[:, None]
+        self.mask = torch.cat([before, slots < lengths[:, None]], dim=1)
+        self.padded = not bool(self.mask.all())
+        hidden = self._call(
+            self.body,
+            torch.tensor(ids, device=device),
+            self.mask if self.padded else None,
+            known[:, None] + slots,
+        ).last_hidden_state
+        self.prefixes = None
+        logits: Tensor = self.head(hidden[torch.arange(len(fresh), device=device), lengths - 1])
+        return logits
+
+    def _widen(self, width: int) -> None:
+        """Empty slots on the left up to `width` in all."""
+        missing = width - self.mask.shape[1]
+        if missing:
+            self.mask = pad(self.mask, (missing, 0))
+            for layer in self.cache.layers:
+                layer.keys = pad(layer.keys, (0, 0, missing, 0))
+                layer.values = pad(layer.values, (0, 0, missing, 0))
+
+    def _align(self) -> None:
+        """Every row's tokens to the right, without a gap; slots empty in all rows go."""
+        counts = self.mask.sum(dim=1)
+        width = int(counts.max())
+        slots = self.mask.int().argsort(dim=1, stable=True)[:, -width:]
+        for layer in self.cache.layers:
+            index = slots[:, None, :, None].expand(-1, layer.keys.shape[1], -1, 1)
+            layer.keys = layer.keys.gather(2, index.expand(-1, -1, -1, layer.keys.shape[3]))
+            layer.values = layer.values.gather(2, index.expand(-1, -1, -1, layer.values.shape[3]))
+        self.mask = torch.arange(width, device=self.device) >= width - counts[:, None]
+
     def _reorder(self, index: Tensor) -> None:
         self.cache.reorder_cache(index)
         self.mask = self.mask[index]
@@ -259,8 +394,10 @@ class _Session:
         return module(**kwargs)
 
 
-def _position_free(model: nn.Module, body: nn.Module, cache: Any) -> bool:
+def _position_free(model: nn.Module, body: nn.Module | None, cache: Any) -> bool:
     """Whether every layer attends to all slots and learns positions from `position_ids`."""
+    if body is None:
+        return False
     full = all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
     rotary = any("rotary" in name.lower() for name, _ in model.named_modules())
     return (
@@ -268,5 +405,5 @@ def _position_free(model: nn.Module, body: nn.Module, cache: Any) -> bool:
         and bool(cache.layers)
         and rotary
         and "position_ids" in inspect.signature(body.forward).parameters
-        and getattr(model.config, "_attn_implementation", "") in ("sdpa", "eager")
+        and getattr(model.config, "_attn_implementation", "") in ("sdpa", "eager", PACKED_SDPA)
     )

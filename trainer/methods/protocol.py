@@ -5,9 +5,10 @@ turns. A run may have several. None of them touches what the environments paid, 
 or with nothing to learn from, the base loss and its gradient are those of the base alone, bit for
 bit (tests/trainer/test_sero_promises.py, tests/trainer/methods/).
 
-An iteration goes: `prepare` once, under the weights that made the rollouts; then for every
-optimiser step `token_term` (what the method does to the policy's own sampled tokens, in the base's
-forward pass) and `backward` (what needs a forward pass of its own).
+An iteration goes: `start_ahead` and `prepare` once, under the weights that made the rollouts, with
+the policy's own passes between them; then for every optimiser step `token_term` (what the method
+does to the policy's own sampled tokens, in the base's forward pass) and `backward` (what needs a
+forward pass of its own).
 """
 
 from __future__ import annotations
@@ -92,12 +93,14 @@ class PassLimits:
     micro_batch_tokens: int
     pad_id: int
     bf16: bool = False
+    packing: bool | None = None  # see `trainer.packed_attention.use_packing`
 
     @classmethod
     def of(cls, config: Config, student: Student) -> PassLimits:
         """Those of a run."""
         bf16 = config.run.dtype == "bfloat16"
-        return cls(config.optim.micro_batch_tokens, student.pad_id, bf16)
+        optim = config.optim
+        return cls(optim.micro_batch_tokens, student.pad_id, bf16, optim.packing)
 
 
 class TokenTerm:
@@ -134,6 +137,13 @@ class Method:
     def weight(self) -> float:
         """The coefficient of the method's loss; 0 measures and does not train."""
         return float(self.section.weight)
+
+    def start_ahead(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
+        """Start what needs no model, to be waited for in `prepare`: passes over the rollouts come
+        between. Nothing of it may touch the model, or what another method or a rollout uses."""
+
+    def abandon(self) -> None:
+        """The iteration broke off after `start_ahead`: end what was started. Twice is no error."""
 
     def prepare(self, rollouts: Rollouts, model: nn.Module) -> None:
         """Look at an iteration's rollouts, under the frozen weights that made them."""
@@ -175,6 +185,9 @@ class Method:
     def records(self, trajectories: Sequence[Trajectory]) -> Sequence[Mapping[str, Any]]:
         """What is written to `roots.jsonl`: what the student could see, never what is hidden."""
         return ()
+
+    def close(self) -> None:
+        """The run is over: end processes and environments of the method's own."""
 
     def state(self) -> Mapping[str, Tensor]:
         """Tensors that a resumed run needs to go on; empty where all follows from the seed."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from trainer import rng
+from trainer.ahead import Ahead
 from trainer.auxiliary.sero import weigh_tokens
 from trainer.batch import partition
 from trainer.branch_records import depth_at, weighting
@@ -27,21 +29,44 @@ class Sero(Method):
 
     def __init__(self, setup: Setup, section: Any) -> None:
         super().__init__(setup, section)
-        # An environment of its own: branches never disturb a rollout.
-        self.brancher = (
-            Brancher(setup.config, section, setup.make_env(), setup.student, setup.sampler)
-            if setup.make_env is not None
-            else None
-        )
+        # Where turns come from a file, nothing can be played.
+        self.brancher: Brancher | None = None
+        if setup.make_env is not None:
+            env = None if section.workers else setup.make_env()
+            self.brancher = Brancher(setup.config, section, env, setup.student, setup.sampler)
+        self._ahead: Ahead[list[GrownRoot]] | None = None
+        self._branch_s: float | None = None
         self.roots: Sequence[GrownRoot] = ()
         self._iteration = self._groups = 0
         self._model: nn.Module | None = None
         self._scored: tuple[int, Sequence[GrownRoot]] | None = None
         self._rows: tuple[Step, list[AuxiliaryRow]] | None = None
 
+    def start_ahead(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
+        brancher = self.brancher
+        if brancher is not None and self.section.overlap:
+            self._ahead = Ahead(
+                lambda wanted: brancher.play(iteration, trajectories, wanted), "branches"
+            )
+
+    def abandon(self) -> None:
+        if self._ahead is not None:
+            self._ahead.abandon()
+        self._ahead = None
+
     def prepare(self, rollouts: Rollouts, model: nn.Module) -> None:
         if self.brancher is not None:
-            self.roots = self.brancher.branch(rollouts.iteration, rollouts.trajectories, model)
+            place = rollouts.iteration, rollouts.trajectories
+            if self._ahead is None:
+                start = time.perf_counter()
+                roots = self.brancher.play(*place)
+                self._branch_s = time.perf_counter() - start
+            else:
+                roots = self._ahead.result()
+                self._branch_s = self._ahead.seconds
+            self.roots = self.brancher.finish(
+                rollouts.iteration, roots, rollouts.trajectories, model
+            )
         self._iteration = rollouts.iteration
         self._groups = len({trajectory.episode.uid for trajectory in rollouts.trajectories})
         self._model = model
@@ -80,7 +105,13 @@ class Sero(Method):
     def metrics(self) -> Mapping[str, Any]:
         if self.brancher is None:
             return {}
-        return self.brancher.metrics(self.roots, self._groups, self._iteration)
+        found = self.brancher.metrics(self.roots, self._groups, self._iteration)
+        return {**found, "sero/branch_s": self._branch_s}
+
+    def close(self) -> None:
+        self.abandon()
+        if self.brancher is not None:
+            self.brancher.close()
 
     def records(self, trajectories: Sequence[Trajectory]) -> Sequence[Mapping[str, Any]]:
         if self.brancher is None:

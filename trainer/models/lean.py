@@ -209,7 +209,7 @@ def _fits(model: nn.Module) -> bool:
     return (
         config.hidden_act == "silu"
         and config.attention_dropout == 0
-        and config._attn_implementation == "sdpa"
+        and config._attn_implementation in ("sdpa", "packed_sdpa")
         and set(config.layer_types) == {"full_attention"}
         and (config.rope_parameters or {}).get("rope_type", "default") == "default"
     )

@@ -177,8 +177,8 @@ def _oracle(result: Result) -> Iterator[Figure]:
         "no answer",
         ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in others.items()) or "never",
         "How often the oracle answered with something else than a command; over budget: its "
-        "way is longer than the steps left; timeout: its time ran out, which depends on the "
-        "machine.",
+        "way is longer than the steps left; unsolvable: it proved that there is none; unsupported: "
+        "it does not know what to do; timeout: its time ran out, which depends on the machine.",
     )
     yield Figure(
         "the same twice",
@@ -223,17 +223,17 @@ def _gate(result: Result) -> Iterator[Figure]:
             ", ".join(f"{code} {n}" for code, n in codes.items()),
             "Why branches cannot be used; a branch may have several reasons.",
         )
-    # What went wrong in somebody's code; the other codes say it themselves.
+    # What went wrong in somebody's code, or is missing; the other codes say it themselves.
     words = [
         text
         for code, text in gate.get("invalid_examples", {}).items()
-        if code.endswith("_error") or code == NOT_REPEATED
+        if code.endswith("_error") or code in (NOT_REPEATED, "oracle_unsupported")
     ]
     if words:
         yield Figure(
             "the first of them",
             "; ".join(words),
-            "What the oracle or the environment said when it failed.",
+            "What the oracle or the environment said when it gave up or failed.",
         )
 
 
@@ -280,13 +280,14 @@ def _leaks(result: Result) -> Iterator[Figure]:
     leaks = result["leaks"]
     if leaks is None:
         return
-    kinds = ", ".join(f"{kind} {n}" for kind, n in leaks["by_kind"].items())
+    kinds = ", ".join(f"{kind.replace('_', ' ')} {n}" for kind, n in leaks["by_kind"].items())
     yield Figure(
         "commands with hidden knowledge",
         f"{leaks['leaked']} of {leaks['commands']} ({percent(leaks['share'])})"
         + (f": {kinds}" if kinds else ""),
         "Commands that nobody could tell from what the policy had read; a policy can learn them "
-        "only as guesses.",
+        "only as guesses. Lucky guesses count as well, so an oracle that knows nothing hidden has "
+        "some, too.",
     )
 
 
@@ -310,7 +311,7 @@ def _reach(result: Result) -> Iterator[Figure]:
         "later rows hardly matter.",
     )
     yield Figure(
-        "weight behind the root",
+        "weight beyond the root",
         percent(reach["beyond_root_share"]),
         "Of all weight, what lies on steps after the first; near 0 the branch teaches one command.",
     )
@@ -346,7 +347,7 @@ def _scale(result: Result) -> Iterator[Figure]:
     suggested: Sequence[float] = scale["suggested"]
     yield Figure(
         "weights to try",
-        ", ".join(f"{weight:g}" for weight in suggested) or "none of those measured",
+        ", ".join(f"{weight:g}" for weight in suggested) or _none_suggested(scale),
         "Weights at which the oracle's gradient is 0.1 to 1 times the base's: felt, and not in "
         "charge.",
     )
@@ -356,12 +357,23 @@ def _scale(result: Result) -> Iterator[Figure]:
             "other rules",
             ", ".join(f"{rule} {_number(norm)}" for rule, norm in rules.items()),
             "The oracle's gradient norm at weight 1 under each rule for the weights of a branch's "
-            "steps.",
+            "steps: by reachability (sero), all alike (flat), the first alone (root), by "
+            "reachability with each branch divided by the sum of its weights (mass).",
         )
 
 
+def _none_suggested(scale: Mapping[str, Any]) -> str:
+    """Where the band lies if no weight that was measured is in it."""
+    base, oracle = scale["base_norm"], scale["oracle_norm"]
+    if not base or not oracle:
+        return "none of those measured"
+    band = f"{_number(0.1 * base / oracle)} to {_number(base / oracle)}"
+    tried = ", ".join(f"{row['weight']:g}" for row in scale["weights"])
+    return f"none of those measured ({tried}), but {band}"
+
+
 _FORMAT = (
-    ("think_first", "think first", "begin with the thought, as the prompt asks for"),
+    ("think_first", "think first", "begin with the think tag"),
     ("format_valid", "well-formed", "have the form that the prompt asks for"),
     ("command_valid", "accepted", "send a command that the environment accepts"),
 )

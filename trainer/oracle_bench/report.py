@@ -40,11 +40,12 @@ dl.figures dt { color: var(--muted); font-size: 14.5px; padding: 9px 0; border-t
 dl.figures dd { margin: 0; padding: 9px 0; border-top: 1px solid var(--line); }
 dl.figures dd b { font-weight: 600; font-variant-numeric: tabular-nums; }
 dl.figures dd span { display: block; color: var(--muted); font-size: 14.5px; max-width: 72ch; }
-.charts { margin: 4px 0 16px; } figure { margin: 0; } .charts figure svg { max-width: 480px; }
+.charts { margin: 4px 0 16px; grid-template-columns: repeat(auto-fill, minmax(min(380px, 100%), 1fr)); } figure { margin: 0; } .charts figure svg { max-width: 480px; }
 figcaption { color: var(--muted); font-size: 13.5px; margin-top: 4px; max-width: 60ch; }
 h3 { margin: 22px 0 6px; }
 @media (max-width: 600px) {
   main { padding: 24px 12px 48px; } section { padding: 20px 16px; }
+  th, th.n { white-space: normal; overflow-wrap: normal; } td + td { overflow-wrap: break-word; }
   dl.figures { grid-template-columns: 1fr; } dl.figures dt { padding-bottom: 0; }
   dl.figures dd { border-top: 0; padding-top: 0; }
 }
@@ -202,7 +203,10 @@ def _restore(result: Result) -> str:
     rows = [
         (plots.bin_name(part), str(part["roots"]), *_times(part)) for part in restore["by_depth"]
     ]
-    names = ("steps taken", "states", "snapshot p50", "restore p50", "restore p95", "mean bytes")
+    names = (
+        "steps taken", "states", "snapshot, half within", "restore, half within",
+        "restore, 95 % within", "bytes of a snapshot",
+    )  # fmt: skip
     table = _table(names, rows) if rows else ""
     failures = [(f["task_id"], str(f["t"]), f["what"]) for f in restore["failures"]]
     if failures:
@@ -273,6 +277,8 @@ def _gate(result: Result) -> str:
 
 
 def _cost(result: Result) -> str:
+    if result["cost"]["overhead_share"] < 0.001:
+        return ""  # a chart without a bar
     return _charts(
         (
             plots.overhead_bar(result["cost"]),
@@ -285,7 +291,7 @@ def _leaks(result: Result) -> str:
     rows = [
         (e["task_id"], str(e["k"]), e["command"], e["why"]) for e in result["leaks"]["examples"]
     ]
-    names = ("task", "step of the branch", "command", "why")
+    names = ("task", "steps from the root", "command", "why")
     return _table(names, rows, numbers=False) if rows else ""
 
 
@@ -314,7 +320,9 @@ def _scale(result: Result) -> str:
     return _charts(
         (
             plots.gradient_ratio(weights),
-            "Below the band the oracle is hardly felt, above it the base objective is.",
+            "Below the band the oracle is hardly felt, above it the base objective is. The last "
+            "column of the table is 1 where the sum of both pulls as the base alone, 0 where it "
+            "pulls across.",
         )
     ) + _table(("weight", "oracle by base", "cosine of base and sum"), rows)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -105,8 +105,8 @@ def curves(metrics: Sequence[Mapping[str, Any]], panel: Panel) -> str:
         axes = figure.subplots()
         for colour, (label, xs, ys) in zip(COLOURS[1:] + COLOURS[:1], lines, strict=False):
             marker = "o" if len(xs) < 12 else None
-            axes.plot(xs, ys, color=colour, label=label, linewidth=1.6, marker=marker, ms=3)
-        axes.set_title(panel.title)
+            axes.plot(xs, ys, color=colour, label=_short(label), linewidth=1.6, marker=marker, ms=3)
+        axes.set_title(_short(panel.title, 34))
         axes.set_xlabel("iteration", labelpad=3)
         if panel.share:
             axes.set_ylim(-0.03, 1.03)
@@ -180,12 +180,50 @@ def success_by_type(evaluations: Sequence[Evaluation]) -> str:
         return _svg(figure, f"success by task type, {evaluations[0].split}, with 95 % intervals")
 
 
-PHASE_COLOURS = ("#0b7285", "#3bc9db", "#e8590c", "#ffc078", "#7950f2", "#b197fc", "#868e96")
+# Not one of them is a colour of `COLOURS`: these are the same in both sets of the style sheet.
+PHASE_COLOURS = ("#0c7286", "#3cc9db", "#e8590d", "#ffc078", "#7950f2", "#b198fc", "#868e96")
 
 
 def phase_colour(number: int) -> str:
     """The colour of a phase in `phase_bar`, by its place there."""
     return PHASE_COLOURS[min(number, len(PHASE_COLOURS) - 1)]
+
+
+def phase_stack(metrics: Sequence[Mapping[str, Any]], phases: Collection[str]) -> str:
+    """Seconds of each iteration, one colour a phase, those of `phase_colour`.
+
+    Args:
+        metrics: one mapping an iteration.
+        phases: names as in `phase_totals`, the longest first; the first is lowest.
+
+    Returns:
+        SVG text, empty if there is nothing to draw.
+    """
+    rows = [row for row in metrics if any(_phase(row, name) for name in phases)]
+    if not rows:
+        return ""
+    # A step as wide as its iteration, so that a single one has a width too.
+    middles = [float(row.get("iteration", i)) + 1 for i, row in enumerate(rows)]
+    edges = [middles[0] - 0.5, *(middle + 0.5 for middle in middles)]
+    heights = [[_phase(row, name) for row in rows] for name in phases]
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(3.55, 2.4), layout="constrained")
+        axes = figure.subplots()
+        axes.stackplot(
+            edges, [[*values, values[-1]] for values in heights], step="post", linewidth=0,
+            colors=[phase_colour(i) for i in range(len(heights))], edgecolor="none",
+        )  # fmt: skip
+        axes.set_title("Seconds an iteration, by phase")
+        axes.set_xlabel("iteration", labelpad=3)
+        axes.set_xlim(edges[0], edges[-1])
+        axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        return _svg(figure, "Seconds of each phase, over the iterations")
+
+
+def _phase(row: Mapping[str, Any], name: str) -> float:
+    value = row.get(f"time/{name}", row.get(f"time/{name}_s"))
+    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def phase_bar(totals: Mapping[str, float]) -> str:

@@ -86,6 +86,9 @@ class ReportData:
         example: a trajectory with its branch, if any was recorded.
         provenance: versions, hashes and the resolved config, shown folded.
         idle: a line for each auxiliary objective that never trained anything.
+        auxiliary: names of the auxiliary objectives, whose figures are shown.
+        notes: a line for each kind of optimiser step that was left out.
+        stop: how the run ended, in words.
     """
 
     title: str
@@ -96,6 +99,9 @@ class ReportData:
     example: Example | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     idle: Sequence[str] = ()
+    auxiliary: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    stop: str = ""
 
 
 def series(metrics: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
@@ -117,7 +123,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-_EVIDENCE = ("loss", "nll", "added_abs_mean", "u_mean", "act_loss", "gap_mean", "rows")
+EVIDENCE = ("loss", "nll", "added_abs_mean", "u_mean", "act_loss", "gap_mean", "rows")
 """Figures of an auxiliary objective that are missing or 0 as long as it has nothing to train."""
 
 
@@ -128,7 +134,7 @@ def idle(metrics: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str
     """
     lines = []
     for name in names if metrics else ():
-        evidence = (f"loss/{name}", *(f"{name}/{key}" for key in _EVIDENCE))
+        evidence = (f"loss/{name}", *(f"{name}/{key}" for key in EVIDENCE))
         if any(row.get(key) for row in metrics for key in evidence):
             continue
         keys = dict.fromkeys(key for row in metrics for key in row if key.startswith(f"{name}/"))
@@ -145,6 +151,51 @@ def idle(metrics: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str
         line = f"{name} trained nothing in {counted(len(metrics), 'iteration')}"
         lines.append(f"{line}: {why}" if why else line)
     return lines
+
+
+def step_notes(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each kind of optimiser step that was left out, and of figure that was no number.
+
+    Skipped and refused steps are totals of the run, the critic's of each iteration.
+    """
+    if not metrics:
+        return []
+    last = metrics[-1]
+    taken, skipped, refused = (
+        int(last.get(name) or 0) for name in ("optimizer_steps", "skipped_steps", "nonfinite_steps")
+    )
+    critic, figures = (
+        sum(int(row.get(name) or 0) for row in metrics)
+        for name in ("critic/nonfinite_steps", "nonfinite_figures")
+    )
+    of = f"of {counted(taken + skipped + refused, 'optimiser step')}"
+    lines = (
+        (skipped, f"{skipped} {of} had nothing to learn from and changed nothing"),
+        (refused, f"{refused} {of} refused: the gradient was not finite"),
+        (critic, f"{counted(critic, 'step')} of the critic refused: the gradient was not finite"),
+        (figures, f"{counted(figures, 'figure')} of the log had no finite value and stand as null"),
+    )
+    return [text for count, text in lines if count]
+
+
+def how_it_ended(done: int, iterations: int, stop: str | None = None) -> str:
+    """How a run of `iterations` ended after `done`; `stop` as in `trainer.run_status`.
+
+    None, for a run of before that was recorded: by the numbers.
+
+    >>> how_it_ended(60, 60, "finished")
+    'finished, 60 iterations'
+    >>> how_it_ended(12, 60, "early_stop")
+    'stopped early after 12 of 60 iterations: no progress in evaluations'
+    """
+    part = f"{done} of {counted(iterations, 'iteration')}"
+    if stop == "early_stop":
+        return f"stopped early after {part}: no progress in evaluations"
+    if stop == "nonfinite":
+        return f"broken off after {part}: no gradient was finite any more"
+    if stop == "asked":
+        return f"stopped after {part}, as asked"
+    return f"finished, {counted(done, 'iteration')}" if done >= iterations else f"{part} so far"
 
 
 _NO_PHASE = ("iteration", "tokens_per")

@@ -17,7 +17,10 @@ from trainer.cli.common import printable
 from trainer.metrics import wilson
 from trainer.report import charts
 from trainer.report.charts import Panel
-from trainer.report.data import Evaluation, Example, ReportData, Step, counted, phase_totals
+from trainer.report.data import Evaluation, Example, ReportData, Step
+from trainer.report.methods import auxiliaries
+from trainer.report.parts import panels, section, table, words
+from trainer.report.speed import speed
 
 _PANELS = (
     Panel("Episodes won in training", (("success_rate", "share of rollouts"),), share=True),
@@ -68,7 +71,8 @@ def render(data: ReportData) -> str:
             _curves(data),
             _example(data.example) if data.example is not None else "",
             _oracle(data),
-            _phases(data),
+            auxiliaries(data, {name for panel in _ORACLE_PANELS for name, _ in panel.lines}),
+            speed(data),
             _provenance(data),
         )
         if part
@@ -113,13 +117,14 @@ def _header(data: ReportData) -> str:
         last = group[-1]
         before = f"<small>{_share(group[0])} → </small>" if len(group) > 1 else ""
         tiles.append(
-            f'<div class="tile"><div class="name">success, {escape(_words(split))}</div>'
+            f'<div class="tile"><div class="name">success, {escape(words(split))}</div>'
             f'<div class="value">{before}{_share(last)}</div>'
             f'<div class="detail">{last.successes} of {last.tasks} tasks, '
             f"95 % interval {_interval(last)}</div></div>"
         )
+    named = [*data.facts, *([("run", data.stop)] if data.stop else [])]
     facts = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in data.facts
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in named
     )
     return (
         f'<header><h1>{escape(data.title)}</h1><p class="lead">{escape(data.lead)}</p>'
@@ -127,13 +132,6 @@ def _header(data: ReportData) -> str:
         + (f'<dl class="facts">{facts}</dl>' if facts else "")
         + "</header>"
     )
-
-
-def _section(title: str, note: str, *parts: str) -> str:
-    body = "".join(parts)
-    if not body:
-        return ""
-    return f'<section><h2>{escape(title)}</h2><p class="note">{note}</p>{body}</section>'
 
 
 _SPLITS = {
@@ -167,11 +165,11 @@ def _success(data: ReportData) -> str:
             else ""
         )
         parts.append(
-            f"<div><h3>{escape(_words(split))}{what}</h3>{charts.success_by_type(group)}{left_out}"
-            + _table((*_COLUMNS, "mean score") if graded else _COLUMNS, rows)
+            f"<div><h3>{escape(words(split))}{what}</h3>{charts.success_by_type(group)}{left_out}"
+            + table((*_COLUMNS, "mean score") if graded else _COLUMNS, rows)
             + "</div>"
         )
-    return _section(
+    return section(
         "Success by task type",
         "Held-out tasks, each played once, the same list every time. Lines are 95 % Wilson "
         "intervals: where they overlap widely, the difference may be chance.",
@@ -183,10 +181,6 @@ def _score(evaluation: Evaluation) -> str:
     return "–" if evaluation.score is None else f"{evaluation.score:.3f}"
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
 def _interval(evaluation: Evaluation) -> str:
     if not evaluation.tasks:
         return "–"
@@ -194,34 +188,23 @@ def _interval(evaluation: Evaluation) -> str:
     return f"{100 * low:.1f}–{high:.1%}"
 
 
-def _table(names: Sequence[str], rows: str) -> str:
-    """A table whose first column is text and the others are numbers; scrolls where it must."""
-    head = "".join(f"<th{' class=n' if i else ''}>{name}</th>" for i, name in enumerate(names))
-    return f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
-
-
-def _panels(data: ReportData, panels: Sequence[Panel]) -> str:
-    drawn = [svg for panel in panels if (svg := charts.curves(data.metrics, panel))]
-    return f'<div class="charts">{"".join(drawn)}</div>' if drawn else ""
-
-
 def _curves(data: ReportData) -> str:
-    return _section(
+    return section(
         "Training",
         "One point an iteration. Rollouts sample at the training temperature, on training tasks: "
         "these shares are not those of the evaluation above.",
-        _panels(data, _PANELS),
-        "".join(f'<p class="note"><b>{escape(line)}</b></p>' for line in data.idle),
+        panels(data.metrics, _PANELS),
+        "".join(f'<p class="note"><b>{escape(line)}</b></p>' for line in (*data.notes, *data.idle)),
     )
 
 
 def _oracle(data: ReportData) -> str:
-    return _section(
+    return section(
         "The oracle's branches",
         "From one visited state a task, the oracle plays on. The gate g is how much better it ends "
         "than the student did (0: nothing to learn, the branch has no loss); later steps weigh by "
         "the chance z that the student would follow the oracle up to them.",
-        _panels(data, _ORACLE_PANELS),
+        panels(data.metrics, _ORACLE_PANELS),
     )
 
 
@@ -229,7 +212,7 @@ def _example(example: Example) -> str:
     before = _steps(example.steps[: example.root], 0, "")
     student = _steps(example.steps[example.root :], example.root, "root")
     oracle = _steps(example.branch.steps, example.root, "oracle")
-    kind = escape(_words(example.task_type))
+    kind = escape(words(example.task_type))
     alone = (
         "From the first step on"
         if not example.root
@@ -239,7 +222,7 @@ def _example(example: Example) -> str:
     )
     gate = f'<span class="tag">gate {example.branch.gate:.2f}</span>'
     detail = f" {escape(example.branch.detail)}" if example.branch.detail else ""
-    return _section(
+    return section(
         "One episode and its branch",
         f"<b>{escape(example.goal)}</b> ({kind}). {alone}: what it did, and what the oracle did in "
         f"a separate environment, with the weight w of each step in the loss.{detail}",
@@ -271,26 +254,6 @@ def _steps(steps: Sequence[Step], first: int, kind: str) -> str:
             "</div></li>"
         )
     return f'<ol class="steps">{"".join(items)}</ol>'
-
-
-def _phases(data: ReportData) -> str:
-    totals = phase_totals(data.metrics)
-    whole = sum(totals.values())
-    rows = "".join(
-        f'<tr><td><i class="key" style="background:{charts.phase_colour(i)}"></i>{escape(name)}'
-        f'</td><td class="n">{seconds:.1f}</td><td class="n">{seconds / len(data.metrics):.2f}</td>'
-        f'<td class="n">{seconds / whole:.1%}</td></tr>'
-        for i, (name, seconds) in enumerate(totals.items())
-    )
-    if not rows:
-        return ""
-    return _section(
-        "Where the time went",
-        f"{whole:.0f} seconds in {counted(len(data.metrics), 'iteration')}, evaluation and "
-        "checkpoints apart.",
-        charts.phase_bar(totals),
-        _table(("phase", "seconds", "s an iteration", "share"), rows),
-    )
 
 
 def _provenance(data: ReportData) -> str:

@@ -7,9 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.checkpoint import CheckpointError
 from trainer.metrics import read_metrics, wilson
-from trainer.report.data import BranchView, Evaluation, Example, ReportData, Step, idle
+from trainer.report.data import (
+    BranchView,
+    Evaluation,
+    Example,
+    ReportData,
+    Step,
+    how_it_ended,
+    idle,
+    step_notes,
+)
 from trainer.run_folder import RunFolder, RunFolderError
+from trainer.run_status import read_status
 
 _MOST_STEPS = 12
 
@@ -105,6 +116,13 @@ def read_run(
             provenance=info,
             # With weight 0 an objective is there to measure.
             idle=idle(metrics, [n for n, s in config.auxiliary.active() if s.weight > 0]),
+            auxiliary=[name for name, _ in config.auxiliary.active()],
+            notes=step_notes(metrics),
+            stop=how_it_ended(
+                metrics[-1]["iteration"] + 1 if metrics else 0,
+                config.run.iterations,
+                (read_status(folder) or {}).get("stop"),
+            ),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, CheckpointError) as error:
         raise RunFolderError(f"A file of the run {path} cannot be read: {error!r}.") from error

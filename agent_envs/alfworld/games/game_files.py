@@ -35,7 +35,11 @@ def find_trials(path: Path) -> list[Trial]:
     if path.is_dir():
         trials = _in_folder(path)
     elif not path.exists():
-        raise MissingData(f"There are no ALFWorld games at {path}: no such file or folder.")
+        raise MissingData(
+            f"There are no ALFWorld games at {path}: no such file or folder. "
+            "Set SERO_ALFWORLD_DATA to a folder or archive of games, or get them: "
+            "`sero data fetch alfworld --out DIR`."
+        )
     elif not path.is_file():
         raise MissingData(f"There are no ALFWorld games at {path}: neither a file nor a folder.")
     elif path.name.endswith(ARCHIVE_SUFFIXES):

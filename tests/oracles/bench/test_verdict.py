@@ -430,3 +430,9 @@ def test_the_json_object_is_plain_and_whole() -> None:
     )
     assert more["effective_depth"] == 2.5
     assert more["format_drift"] == {"steps": 20}
+
+
+def test_the_reason_names_why_branches_are_invalid() -> None:
+    _, judged = measured(oracle=Raises)
+    assert not judged.go
+    assert "24 invalid: oracle_error 24)" in judged.reasons[0]

@@ -84,7 +84,8 @@ def test_help_names_no_default_twice(
 def test_a_group_lists_its_commands(sero: Sero) -> None:
     outcome = sero("data", "--help")
     assert outcome.code == 0
-    assert [line.split()[2] for line in outcome.lines] == ["status", "fetch", "import", "generate"]
+    names = [line.split()[2] for line in outcome.lines]
+    assert names == ["status", "fetch", "import", "generate", "export"]
 
 
 def test_wrong_option_is_a_usage_error(sero: Sero) -> None:

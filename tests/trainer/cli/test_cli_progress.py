@@ -78,7 +78,11 @@ def test_no_warm_start_without_demonstrations(
     ("files", "told"),
     [
         ((), "There is no checkpoint yet. To begin again: sero train {c} --out {r} --run.seed 3"),
-        (("run.json",), "There is no checkpoint yet. To begin again, remove {r} or choose another"),
+        (
+            ("run.json",),
+            "There is no checkpoint yet. To begin again: "
+            "sero train {c} --out {r} --resume --run.seed 3",
+        ),
         (
             ("run.json", "checkpoints/000002/x", "checkpoints/000010/x", "checkpoints/.part/x"),
             "{r} holds the checkpoint after iteration 10. To go on: "
@@ -127,3 +131,54 @@ def test_a_demo_that_is_broken_off_says_that_it_can_be_called_again(
     several = sero("demo", "--seeds", "1", "--out", tmp_path / "e")
     assert several.code == 130
     assert f"{tmp_path / 'e'} keeps what is done; the same command goes on." in several.errors
+
+
+def test_a_line_says_speed_phases_and_the_time_that_is_left(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = {
+        "success_rate": 0.5,
+        "iteration_s": 10.0,
+        "tokens_per_s": 1.0,
+        "perf/tokens_per_s": 12345.6,
+        "time/collect": 6.0,
+        "time/branch": 0.02,
+        "time/scoring": 1.0,
+        "time/update": 3.0,
+    }
+    with progress.training(0, 8) as hooks:
+        hooks.on_iteration({"iteration": 2, **figures})  # a resumed run
+        clock[0] = 130.0  # an evaluation came between
+        hooks.on_iteration({"iteration": 3, **figures})
+        clock[0] = 140.0
+        hooks.on_iteration({"iteration": 4, **figures, "success_rate": None, "perf/mfu": None})
+        hooks.on_iteration({"iteration": 7, "tokens_per_s": None, "time/update": 0.0})
+    told = "12,346 tokens/s, collect 60% update 30% scoring 10%"
+    assert _lines(capsys) == [
+        f"0:00:00 iteration 3/8, won 50% of the rollouts, {told}, 0:00:50 left",
+        f"0:00:30 iteration 4/8, won 50% of the rollouts, {told}, 0:02:00 left",
+        f"0:00:40 iteration 5/8, {told}, 0:01:00 left",
+        "0:00:40 iteration 8/8",
+    ]
+
+
+def test_a_log_has_no_control_characters_and_a_terminal_has_the_same_note(
+    clock: list[float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play() -> str:
+        with progress.training(1, 3) as hooks:
+            hooks.on_warmstart(0, 1.0)
+            hooks.on_iteration({"iteration": 0, "success_rate": 0.25, "iteration_s": 2.0})
+        return capsys.readouterr().err
+
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    plain = play()
+    assert all(c.isprintable() or c == "\n" for c in plain)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    shown = play()
+    assert "\x1b[" in shown
+    for text in (plain, shown):
+        assert "won 25% of the rollouts, 0:00:04 left" in text

@@ -30,7 +30,7 @@ def test_the_defaults_are_the_reading_of_the_description() -> None:
         "return_scale": 1.0, "think_mode": "empty", "think_text": CHOOSE, "loss_tokens": None,
         "z_tokens": "command", "token_weights": "none", "oracle": "planner",
         "oracle_budget_s": 1.0, "max_depth": None, "depth_iterations": 0, "depth_start": 1,
-        "depth_direction": "forward",
+        "depth_direction": "forward", "overlap": True, "workers": 0,
     }  # fmt: skip
     assert SeroConfig().trained_tokens == "command_closing"
     assert SeroConfig(think_mode="full").trained_tokens == "all"

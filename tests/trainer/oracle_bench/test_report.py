@@ -47,7 +47,7 @@ def test_everything_is_on_the_page() -> None:
     assert page.tags.count("svg") == 10
     assert page.tags.count("figcaption") == 10
     assert page.tags.count("section") == 10  # all figures once more at the end
-    for text in ("NO-GO", *result()["reasons"], "Time of a restore, µs", "unseen_container 150"):
+    for text in ("NO-GO", *result()["reasons"], "Time of a restore, µs", "unseen container 150"):
         assert text in page.words
 
 
@@ -140,6 +140,32 @@ def test_a_gradient_of_zero_has_no_chart_and_no_cosine() -> None:
         row["ratio"] = 0.0
     assert plots.gradient_ratio(flat["scale"]["weights"]) == ""
     assert "none of those measured" in Page(render(flat)).words
+
+
+def test_where_no_weight_is_in_the_band_the_page_says_where_the_band_lies() -> None:
+    strong = result()
+    strong["scale"] |= {"base_norm": 0.1, "oracle_norm": 4.0, "suggested": []}
+    assert "), but 0.0025 to 0.025" in Page(render(strong)).words
+
+
+def test_an_overhead_of_almost_nothing_has_no_chart() -> None:
+    cheap = result()
+    cheap["cost"] |= {"overhead_share": 0.00005}
+    assert Page(render(cheap)).tags.count("svg") == Page(render(result())).tags.count("svg") - 1
+
+
+def test_what_an_oracle_does_not_know_is_said_in_its_words() -> None:
+    lost = result()
+    lost["gate"] |= {
+        "invalid_by_reason": {"oracle_unsupported": 3, "oracle_over_budget": 1},
+        "invalid_examples": {
+            "oracle_unsupported": "oracle_unsupported: no room in the text",
+            "oracle_over_budget": "oracle_over_budget: 9 of 2",
+        },
+    }
+    words = Page(render(lost)).words.split("All figures")[0]
+    assert "no room in the text" in words
+    assert "9 of 2" not in words
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.249, 3.0])

@@ -64,7 +64,8 @@ def _data(word: str = "") -> ReportData:
         "success_rate", "command_valid_share", "format_valid_share", "mixed_group_share",
         "entropy", "loss/policy", "loss/auxiliary", "grad/base_norm", "grad/aux_norm",
         "sero/gate_mean", "sero/gate_zero_share", "sero/z", "sero/z_root", "sero/effective_depth",
-        "time/collect", "time/update",
+        "time/collect", "time/update", "perf/tokens_per_s", "perf/rollout_tokens_per_s",
+        "perf/update_tokens_per_s", "perf/mfu", "loss/opid", f"opid/skill_share{word}",
     )  # fmt: skip
     return ReportData(
         title=f"A policy {word}",
@@ -83,6 +84,9 @@ def _data(word: str = "") -> ReportData:
             BranchView(branch, True, 1.0, word),
         ),
         provenance={f"key{word}": f"value{word}"},
+        auxiliary=["opid"],
+        notes=[f"3 of 40 optimiser steps refused{word}"],
+        stop=f"stopped after 40 of 60 iterations: no gain{word}",
     )  # fmt: skip
 
 
@@ -115,7 +119,7 @@ def test_nothing_sticks_out_of_the_page(tmp_path: Path, width: int, word: str) -
     assert found["inner"] == width
     assert found["scroll"] <= width
     assert found["out"] == []
-    assert found["charts"] == 2 + 6 + 3
+    assert found["charts"] == 2 + 6 + 3 + 2 + 1 + 4
 
 
 @pytest.mark.parametrize("width", WIDTHS)

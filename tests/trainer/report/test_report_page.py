@@ -21,8 +21,9 @@ from trainer.report import (
     render,
     write_report,
 )
-from trainer.report.charts import Panel, curves, phase_bar, success_by_type
-from trainer.report.data import idle, phase_totals, series
+from trainer.report.charts import Panel, curves, phase_bar, phase_stack, success_by_type
+from trainer.report.data import how_it_ended, idle, phase_totals, series, step_notes
+from trainer.report.methods import figures_of
 from trainer.run_folder import RunFolderError
 
 EVIL = "<script>alert('x')</script>\"'&"
@@ -69,13 +70,16 @@ def _data(text: str = "plain") -> ReportData:
         ],
         metrics=[
             {"iteration": i, "success_rate": 0.1 * i, "sero/z": None, "time/collect": 2.0,
-             "time/update": 1.0, f"time/{text}": 1.0}
+             "time/update": 1.0, f"time/{text}": 1.0, f"aux {text}/{text}": 0.5 + i}
             for i in range(4)
         ],
         example=Example(
             f"goal {text}", f"kind {text}", steps, False, 1, BranchView(branch, True, 1.0, text)
         ),
         provenance={f"key {text}": f"value {text}"},
+        auxiliary=[f"aux {text}"],
+        notes=[f"note {text}"],
+        stop=f"stopped {text}",
     )  # fmt: skip
 
 
@@ -215,3 +219,98 @@ def test_auxiliary_objectives_that_trained_nothing_are_named() -> None:
         assert len(idle([{key: None}], [key.split("/")[0]])) == 1
     page = render(ReportData("t", "l", metrics=[{"entropy": 1.0}], idle=["<seed> nothing"]))
     assert "<b>&lt;seed&gt; nothing</b>" in page
+
+
+def test_an_auxiliary_objective_shows_its_figures_the_loss_first() -> None:
+    metrics = [
+        {"opid/depth": 2, "opid/rows": 4, "loss/opid": 0.5, "opid/why": {"stuck": 1}, "opidx/a": 1},
+        {"opid/depth": None, "opid/rows": 6, "loss/opid": 0.25, "opid/on": True, "opid/flat": 1.0},
+        {"opid/flat": 1.0},
+    ]
+    assert figures_of(metrics, "opid") == ["loss/opid", "opid/rows", "opid/depth", "opid/flat"]
+    page = _Page(render(ReportData("t", "l", metrics=metrics, auxiliary=["opid", "sdar"])))
+    assert page.text.count("Auxiliary objective") == 1, "sdar has no figure"
+    # first, last, mean, and in how many iterations it had a value
+    assert "loss0.50.250.3752" in page.text
+    assert "rows4652" in page.text
+    assert "depth2221" in page.text
+    charts = [a["aria-label"] for tag, a in page.tags if tag == "svg"]
+    assert charts == ["loss, over the iterations", "rows, over the iterations"], "what moves"
+
+
+def test_what_has_a_chart_among_the_branches_gets_no_second_one() -> None:
+    metrics = [{"sero/z": 0.1 * i, "sero/roots": i} for i in range(3)]
+    page = _Page(render(ReportData("t", "l", metrics=metrics, auxiliary=["sero"])))
+    charts = [a["aria-label"] for tag, a in page.tags if tag == "svg"]
+    assert charts == ["Reach, over the iterations", "roots, over the iterations"]
+    assert "z00.20.13" in page.text
+
+
+def test_steps_that_were_left_out_are_noted() -> None:
+    rows = [
+        {"optimizer_steps": 1, "skipped_steps": 1, "critic/nonfinite_steps": 1},
+        {"optimizer_steps": 7, "skipped_steps": 2, "nonfinite_steps": 1,
+         "critic/nonfinite_steps": None, "nonfinite_figures": 1},
+    ]  # fmt: skip
+    assert step_notes(rows) == [
+        "2 of 10 optimiser steps had nothing to learn from and changed nothing",
+        "1 of 10 optimiser steps refused: the gradient was not finite",
+        "1 step of the critic refused: the gradient was not finite",
+        "1 figure of the log had no finite value and stand as null",
+    ]
+    assert step_notes([{"optimizer_steps": 7, "skipped_steps": 0, "nonfinite_steps": 0}]) == []
+    assert step_notes([]) == []
+
+
+def test_how_a_run_ended_is_on_its_page(tmp_path: Path) -> None:
+    assert how_it_ended(1, 1) == "finished, 1 iteration"
+    config = resolve(Config().replace(**{"run.iterations": 4, "auxiliary.format_only.weight": 1}))
+    (tmp_path / "run.json").write_text(json.dumps({"config": config}))
+    line = {"iteration": 1, "optimizer_steps": 1, "skipped_steps": 3}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    found = read_run(tmp_path, title="", lead="")
+    assert found.stop == "2 of 4 iterations so far"
+    assert found.auxiliary == ["format_only"]
+    page = _Page(render(found)).text
+    assert "3 of 4 optimiser steps had nothing to learn from" in page
+    for stop, told in (
+        ("running", "2 of 4 iterations so far"),
+        ("early_stop", "stopped early after 2 of 4 iterations: no progress in evaluations"),
+        ("asked", "stopped after 2 of 4 iterations, as asked"),
+        ("nonfinite", "broken off after 2 of 4 iterations: no gradient was finite any more"),
+    ):
+        (tmp_path / "status.json").write_text(json.dumps({"stop": stop}))
+        stopped = read_run(tmp_path, title="", lead="")
+        assert stopped.stop == told
+        assert told in _Page(render(stopped)).text
+    (tmp_path / "status.json").write_text("[]")
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        read_run(tmp_path, title="", lead="")
+
+
+def test_speed_shows_the_rates_that_were_logged() -> None:
+    row = {"time/update": 2.0, "tokens_per_s": 5.0, "perf/tokens_per_s": 7.0, "perf/mfu": None}
+
+    def charts(*rows: dict[str, Any]) -> list[str | None]:
+        page = _Page(render(ReportData("t", "l", metrics=rows)))
+        return [a["aria-label"] for tag, a in page.tags if tag == "svg"]
+
+    stack = "Seconds of each phase, over the iterations"
+    overall = "Tokens a second, all phases, over the iterations"
+    assert charts({"iteration": 0, **row}) == [stack, overall]
+    assert charts({"iteration": 0, "time/update": 2.0, "tokens_per_s": 5.0}) == [stack, overall]
+    assert charts({"iteration": 0, **row, "perf/mfu": 0.1}) == [
+        stack, overall, "Model FLOP utilisation, over the iterations",
+    ]  # fmt: skip
+
+
+def test_the_stack_has_the_colours_of_the_bar_and_a_width_for_one_iteration() -> None:
+    rows = [{"iteration": 4, "time/a": 1.0, "time/b": 3.0, "time/c": None}]
+    totals = phase_totals(rows)
+    svg = phase_stack(rows, totals)
+    for colour in ("#0c7286", "#3cc9db"):
+        assert svg.count(f"fill: {colour}") == 1
+        assert f"background:{colour}" in phase_bar(totals)
+    xs = [float(x) for x in re.findall(r"[ML] ([\d.]+) ", svg)]
+    assert max(xs) - min(xs) > 100
+    assert phase_stack([{"iteration": 0}], {}) == phase_stack([], {"a": 1.0}) == ""

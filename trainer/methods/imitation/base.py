@@ -15,9 +15,9 @@ from trainer.batch import partition
 from trainer.data import Segment
 from trainer.methods.imitation.oracle_rows import OracleDesk, first_of_groups
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup, Step
-from trainer.policy import collate, micro_batches, token_logprobs
+from trainer.policy import token_logprobs
 from trainer.rollout import Trajectory
-from trainer.update import AuxiliaryRow, auxiliary_backward, precision
+from trainer.update import AuxiliaryRow, auxiliary_backward, passes, precision
 
 __all__ = [
     "OracleMethod",
@@ -138,8 +138,7 @@ def segment_backward(
     """
     device = next(model.parameters()).device
     total = 0.0
-    for micro in micro_batches([len(s.ids) for s in segments], limits.micro_batch_tokens):
-        batch = collate([segments[i] for i in micro], pad_id=limits.pad_id, device=device)
+    for _, batch in passes(model, segments, limits):
         with precision(device, limits.bf16):
             logprobs = token_logprobs(model, batch).logprobs
         value = loss(logprobs, batch.mask_B_T)

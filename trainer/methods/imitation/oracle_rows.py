@@ -25,9 +25,14 @@ from agent_envs.prompting import PromptView
 from oracles.base import Decision, History, HistoryItem, Oracle, PlanStatus
 from oracles.branch import Branch, BranchStep, RootRecord
 from oracles.branch import run as run_branch
-from trainer.branch_targets import TARGET_TOO_LONG, branch_target, branch_views
+from trainer.branch_targets import (
+    TARGET_TOO_LONG,
+    branch_prompts,
+    branch_target,
+    branch_views,
+)
 from trainer.config import SeroConfig
-from trainer.data import Segment, make_segment
+from trainer.data import Segment, Turn, make_segment
 from trainer.methods.protocol import Setup
 from trainer.oracle_registry import make_oracle
 from trainer.rollout import Student, Trajectory
@@ -132,12 +137,14 @@ def oracle_episode(
     history: History = (),
     expected: RootRecord | None = None,
     root_step: int | None = None,
+    before: Sequence[Turn] = (),
 ) -> OracleEpisode:
     """Lets the oracle play from `snapshot` to the end, and makes the student's rows of it.
 
     Args:
         max_target_tokens: longest target; a longer one makes the episode unusable.
         horizon: commands that may be run; None: all that the env allows.
+        before: the turns before `snapshot`; needed in chat, see `branch_prompts`.
         env, history, expected, root_step: as for `oracle_label`.
     """
     branch = run_branch(
@@ -152,18 +159,18 @@ def oracle_episode(
     reasons = branch.reasons
     rows: list[OracleRow] = []
     if branch.valid:
-        rows, reasons = branch_rows(branch, student, max_target_tokens)
+        rows, reasons = branch_rows(branch, student, max_target_tokens, before)
     return OracleEpisode(branch, reasons, () if reasons else tuple(rows))
 
 
 def branch_rows(
-    branch: Branch, student: Student, max_target_tokens: int
+    branch: Branch, student: Student, max_target_tokens: int, before: Sequence[Turn] = ()
 ) -> tuple[list[OracleRow], tuple[str, ...]]:
     """Rows of a branch, and why some of its steps have none; each reason once."""
     rows: list[OracleRow] = []
     reasons: dict[str, None] = {}
-    for view, step in zip(branch_views(branch), branch.steps, strict=True):
-        prompt_ids = student.prompt(view)
+    prompts = branch_prompts(branch, student, _PLAIN, before)
+    for view, prompt_ids, step in zip(branch_views(branch), prompts, branch.steps, strict=True):
         target = branch_target(step, prompt_ids, student, _PLAIN, max_target_tokens)
         if isinstance(target, str):
             reasons[target] = None
@@ -227,6 +234,7 @@ class OracleDesk:
             self.student,
             max_target_tokens=self.max_target_tokens,
             horizon=horizon,
+            before=trajectory.turns[:t],
             **_place(trajectory, t),
         )
         self._seconds.append(perf_counter() - began)

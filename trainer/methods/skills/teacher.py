@@ -26,13 +26,11 @@ from trainer.metrics import mean_or_none
 from trainer.objectives import Denominators
 from trainer.policy import (
     SegmentBatch,
-    collate,
     evaluation_mode,
-    micro_batches,
     pad_rows,
     token_logprobs,
 )
-from trainer.update import pad_like, precision, score_segments
+from trainer.update import pad_like, passes, precision, score_segments
 
 __all__ = [
     "Distilled",
@@ -87,8 +85,7 @@ def entropies(
     turns, rows = list(segments), list(segments.values())
     result: dict[int, Tensor] = {}
     with evaluation_mode(model), torch.no_grad():
-        for micro in micro_batches([len(row.ids) for row in rows], limits.micro_batch_tokens):
-            batch = collate([rows[i] for i in micro], pad_id=limits.pad_id, device=device)
+        for micro, batch in passes(model, rows, limits):
             with precision(device, limits.bf16):
                 entropy = token_logprobs(model, batch, entropy=True).entropy
             assert entropy is not None

@@ -1,0 +1,123 @@
+"""The small world of `tests.trainer.small` with a policy that has a chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tests.trainer import small
+from tests.trainer.chat.templates import CHATML, SPECIAL
+from trainer.config import Config
+from trainer.data import Turn
+from trainer.demonstrations import demonstrate, demonstration_texts
+from trainer.generation.base import Generation, GenerationRequest
+from trainer.models.tiny import TinyConfig, build_model, save_policy, train_tokenizer
+from trainer.rollout import Episode, PlaySettings, Student, Trajectory, play
+from trainer.run_folder import make_student, template_of
+from trainer.worlds import make_env, split_tasks, tasks_at
+
+
+@lru_cache(maxsize=1)
+def _texts() -> tuple[str, ...]:
+    config = small.small_config()
+    env = make_env(config.env, small.games(), "train")
+    tasks = split_tasks(config.env, small.games(), "train")
+    shown = [demonstrate(env, task, config.warmstart) for task in tasks]
+    return tuple(demonstration_texts(shown, template_of(config)))
+
+
+@lru_cache(maxsize=8)
+def tokenizer(template: str = CHATML) -> Any:
+    tok = train_tokenizer(_texts(), 400)
+    tok.add_special_tokens({"eos_token": "<|im_end|>", "additional_special_tokens": list(SPECIAL)})
+    tok.chat_template = template
+    return tok
+
+
+def model(seed: int = 0, std: float = 0.3) -> Any:
+    tok = tokenizer()
+    return build_model(
+        len(tok),
+        TinyConfig(32, 48, 2, 2, 1, 4096, std),
+        seed=seed,
+        pad_id=tok.pad_token_id,
+        end_id=tok.eos_token_id,
+    )
+
+
+def policy(folder: Path, template: str = CHATML) -> Path:
+    """A folder with a policy that nobody trained."""
+    if not folder.exists():
+        save_policy(folder, model(), tokenizer(template))
+    return folder
+
+
+def config(path: Path | str = "some chat model", **overrides: Any) -> Config:
+    chat = {"prompt__context": "chat", "prompt__max_prompt_tokens": 3000}
+    return small.small_config(model__path=str(path), **(chat | overrides))
+
+
+def student(template: str = CHATML, **overrides: Any) -> Student:
+    return make_student(config(**overrides), None, tokenizer(template))
+
+
+class Talker:
+    """Replies with the text that `say` gives for (request, number of the call).
+
+    Records every request. A reply is cut at `max_new_tokens` like a sampled one.
+    """
+
+    def __init__(self, say: Callable[[GenerationRequest], str], template: str = CHATML) -> None:
+        self.say = say
+        self.tok = tokenizer(template)
+        self.requests: list[GenerationRequest] = []
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        result = []
+        for request in requests:
+            self.requests.append(request)
+            ids = self.tok.encode(self.say(request), add_special_tokens=False)
+            ids = (*ids, self.tok.eos_token_id)[: request.max_new_tokens]
+            stopped = ids[-1] == self.tok.eos_token_id
+            reason = "stop" if stopped else "length"
+            result.append(Generation(ids, (-0.5,) * len(ids), reason))
+        return result
+
+
+def scripted(commands: Sequence[str], thought: str = "") -> Callable[[GenerationRequest], str]:
+    script = iter(commands)
+    return lambda request: f"<think>{thought}</think><action>{next(script, 'look')}</action>"
+
+
+def one_episode(
+    talker: Any, learner: Student, *, max_new_tokens: int = 64, steps: int = 6, task: int = 0
+) -> Trajectory:
+    c = config(env__max_steps=steps)
+    task_id = split_tasks(c.env, small.games(), "train")[task]
+    (trajectory,) = play(
+        [Episode(task_id, "g", "t", 0)],
+        [make_env(c.env, small.games(), "train")],
+        learner,
+        talker,
+        PlaySettings(max_new_tokens, snapshots=True),
+    )
+    return trajectory
+
+
+def rollouts(c: Config, learner: Student, sampler: Any) -> list[Trajectory]:
+    """One iteration's groups, as the loop collects them."""
+    tasks = tasks_at(split_tasks(c.env, small.games(), "train"), c.rollout.tasks, c.run.seed, 0)
+    episodes = [
+        Episode(task, f"0.{i}", f"0.{i}.{j}", c.run.seed, 0, i, j)
+        for i, task in enumerate(tasks)
+        for j in range(c.rollout.rollouts)
+    ]
+    envs = [make_env(c.env, small.games(), "train") for _ in episodes]
+    settings = PlaySettings(c.rollout.max_new_tokens, c.rollout.temperature, snapshots=True)
+    return play(episodes, envs, learner, sampler, settings)
+
+
+def turns_of(trajectories: Sequence[Trajectory]) -> list[Turn]:
+    return [turn for trajectory in trajectories for turn in trajectory.turns]

@@ -1,0 +1,153 @@
+"""Steps of several processes are those of one, in float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer import small
+from tests.trainer.parallel.learning import Case, learn_alone, learn_cases, written
+from tests.trainer.parallel.ranks import run_ranks
+from trainer.data import Turn, write_turns
+from trainer.models.tiny import save_policy
+from trainer.parallel.wrap import whole_state
+
+TOLERANCE = 1e-6
+MODES = ("ddp", "fsdp")
+OBJECTIVES = ("reinforce_pp", "reinforce_pp_baseline", "gspo", "dr_grpo", "gigpo")
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Case]]:
+    """All of this file, in one start of two processes."""
+    folder = tmp_path_factory.mktemp("gradients")
+    save_policy(folder / "policy", small.model().double(), small.tokenizer())
+    save_policy(folder / "reference", small.model(seed=1).double(), small.tokenizer())
+    trajectories = small.rollouts(Case("", "ddp", ()).config(), small.half_expert(0.8))
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    write_turns(folder / "turns.parquet", turns)
+    write_turns(folder / "eight.parquet", _eight(turns))
+    n = len(turns)
+    first = next(i for i, turn in enumerate(turns) if turn.uid == "0.1")
+    assert 0 < first != n - first
+    made = [
+        case
+        for mode in MODES
+        for case in (
+            Case(f"unequal-{mode}", mode, (0, first, n), steps=5),
+            Case(f"silent-{mode}", mode, (0, first, n), silent=True),
+            Case(f"none-{mode}", mode, (0, 0, n)),
+            # One row a pass, so ranks differ in passes; KL, clipping and AdamW as in a run.
+            Case(
+                f"eight-{mode}", mode, (0, 3, 8), turns="eight",
+                overrides={
+                    "optim__optimizer": "adamw", "optim__lr": 1e-3, "optim__grad_clip": 1.0,
+                    "objective__kl_coef": 0.1, "optim__micro_batch_tokens": 1, "optim__steps": 2,
+                },
+            ),
+        )
+    ]  # fmt: skip
+    made += [Case(name, "ddp", (0, first, n), {"objective__name": name}) for name in OBJECTIVES]
+    for case in made:
+        if not case.silent:
+            learn_alone(folder, case)
+    run_ranks(learn_cases, folder, made[0].config(), made)
+    return folder, {case.name: case for case in made}
+
+
+def _eight(turns: list[Turn]) -> list[Turn]:
+    """Eight turns of two groups, two trajectories each; three of the first."""
+    chosen: list[Turn] = []
+    for uid, sizes in (("0.0", (1, 2)), ("0.1", (2, 3))):
+        tids = list(dict.fromkeys(t.tid for t in turns if t.uid == uid))
+        for size in sizes:
+            found = [t for tid in tids for t in turns if t.tid == tid]
+            own = [t for t in found if t.tid == tids[0]][:size]
+            chosen += own
+            tids.pop(0)
+    return chosen
+
+
+def _start() -> dict[str, Tensor]:
+    return whole_state(small.model().double())
+
+
+def _compare(folder: Path, case: Case, alone: Case | None = None) -> tuple[float, float, float]:
+    """Largest relative error of a step's gradient (with SGD, what it moved), how far weights moved,
+    and how far ranks are from one another."""
+    one, zero = written(folder, alone or case, "alone"), written(folder, case, "0")
+    other = written(folder, case, "1")
+    start = _start()
+    worst = moved = apart = 0.0
+    last, shared_last = dict(start), dict(start)
+    for step in range(case.steps):
+        error = size = 0.0
+        for name in start:
+            here, shared = one[f"{step}/{name}"], zero[f"{step}/{name}"]
+            gradient, theirs = here - last[name], shared - shared_last[name]
+            error += float((gradient - theirs).square().sum())
+            size += float(gradient.square().sum())
+            apart = max(apart, float((shared - other[f"{step}/{name}"]).abs().max()))
+            moved = max(moved, float((here - start[name]).abs().max()))
+            last[name], shared_last[name] = here, shared
+        worst = max(worst, (error / size) ** 0.5)
+    return worst, moved, apart
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_unequal_shares_give_the_gradient_of_one_process(
+    cases: tuple[Path, dict[str, Case]], mode: str
+) -> None:
+    folder, known = cases
+    case = known[f"unequal-{mode}"]
+    error, moved, apart = _compare(folder, case)
+    print(f"{mode}: relative gradient error {error:.1e}, moved {moved:.2g}")
+    assert error < TOLERANCE
+    assert moved > 1000 * TOLERANCE
+    assert apart == 0.0
+    figures = [written(folder, case, who)["figures"] for who in ("alone", "0", "1")]
+    assert torch.equal(figures[1], figures[2])
+    torch.testing.assert_close(figures[1], figures[0], rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_the_exchange_of_gradients_the_comparison_fails(
+    cases: tuple[Path, dict[str, Case]], mode: str
+) -> None:
+    folder, known = cases
+    error, _, _ = _compare(folder, known[f"silent-{mode}"], known[f"unequal-{mode}"])
+    assert error > 1000 * TOLERANCE
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_rank_without_rows_takes_part(cases: tuple[Path, dict[str, Case]], mode: str) -> None:
+    folder, known = cases
+    error, moved, apart = _compare(folder, known[f"none-{mode}"])
+    assert error < TOLERANCE
+    assert moved > 1000 * TOLERANCE
+    assert apart == 0.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_o33_three_and_five_segments(cases: tuple[Path, dict[str, Case]], mode: str) -> None:
+    folder, known = cases
+    case = known[f"eight-{mode}"]
+    alone, zero, one = (written(folder, case, who) for who in ("alone", "0", "1"))
+    start, last = _start(), case.steps - 1
+    for name in start:
+        key = f"{last}/{name}"
+        assert torch.equal(zero[key], one[key])
+        torch.testing.assert_close(zero[key], alone[key], rtol=0, atol=1e-5)
+    assert max(float((alone[f"{last}/{n}"] - start[n]).abs().max()) for n in start) > 1e-3
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_kind_of_statistic(cases: tuple[Path, dict[str, Case]], name: str) -> None:
+    """Of the batch, of groups, of sequences."""
+    folder, known = cases
+    error, _, apart = _compare(folder, known[name])
+    assert error < TOLERANCE
+    assert apart == 0.0

@@ -1,0 +1,1 @@
+"""Other training engines that can run our objectives, one package each."""

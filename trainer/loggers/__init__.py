@@ -1,0 +1,3 @@
+"""Where a run's numbers go: its own file, and the trackers of `log.to`."""
+
+from __future__ import annotations

@@ -1,0 +1,201 @@
+"""A run on one of several ranks: its own groups, everybody's steps, one run folder."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from trainer.checkpoint import Checkpoint
+from trainer.config import Config
+from trainer.data import Turn, read_turns, write_turns
+from trainer.dynamic_sampling import Collected
+from trainer.generation.base import streaming
+from trainer.iteration import Trainer
+from trainer.learner import Learner
+from trainer.methods.protocol import Method, Setup
+from trainer.parallel.context import Group
+from trainer.parallel.evaluation import evaluate_shared
+from trainer.parallel.metrics import joined_metrics
+from trainer.parallel.shard import part_of
+from trainer.parallel.wrap import (
+    copy_weights,
+    put_whole_moments,
+    share,
+    whole_optimizer,
+    whole_policy,
+)
+from trainer.rollout import Episode, PlaySettings, TextEnvironment, Trajectory, play
+from trainer.run_folder import RunFolder
+from trainer.runinfo import write_json
+from trainer.worlds import make_env, split_tasks, spread, tasks_from
+
+__all__ = ["ParallelTrainer"]
+
+
+class ParallelTrainer(Trainer):
+    """`Trainer` as one rank of `group`; its folder is `own_folder`'s.
+
+    With `fsdp` a rank holds its part of the weights, gradients and moments, and besides a whole
+    copy that samples: `refresh` gathers it, a tensor at a time.
+    """
+
+    def __init__(
+        self, config: Config, folder: RunFolder, model: nn.Module, tokenizer: Any, *,
+        group: Group, **options: Any,
+    ) -> None:  # fmt: skip
+        self.group = group
+        whole = deepcopy(model) if group.sharded else model
+        super().__init__(config, folder, whole, tokenizer, **options)
+        trained = share(model, group, packing=config.optim.packing)
+        self.learner = Learner(
+            config, trained, self.student, options.get("reference"), self.methods, None, group
+        )
+        self.own = part_of(config.rollout.tasks, group.rank, group.world)
+        del self.envs[max(len(self.own), 1) * config.rollout.rollouts :]
+
+    def _methods(self, model: nn.Module) -> list[Method]:
+        c = self.config
+        if not any(True for _ in c.auxiliary.active()):
+            return []
+        from trainer.parallel.methods import make_shared_methods
+
+        def new_env() -> TextEnvironment:
+            return make_env(c.env, self.task_set, c.env.split)
+
+        setup = Setup(c, self.student, model, new_env, self.sampler)
+        return make_shared_methods(setup, self.group)
+
+    def iterate(self, iteration: int) -> dict[str, Any]:
+        metrics = super().iterate(iteration)
+        groups = len(self.own)
+        return joined_metrics(metrics, groups * self.config.rollout.rollouts, groups, self.group)
+
+    def collect(self, iteration: int) -> Collected:
+        """This rank's groups of the iteration, under the names that one process gives them."""
+        self.refresh()
+        c = self.config
+        settings = PlaySettings(
+            c.rollout.max_new_tokens,
+            c.rollout.temperature,
+            policy_version=self.learner.counters.optimizer_steps,
+            snapshots=bool(self.methods) or c.run.save_turns,
+            provenance={"prompt_hash": self.student.template.hash},
+        )
+        drawn = iteration * c.rollout.tasks
+        tasks = tasks_from(self.task_ids, drawn, c.rollout.tasks, c.run.seed)
+        episodes = [
+            Episode(
+                tasks[i], f"{iteration}.{i}", f"{iteration}.{i}.{j}", c.run.seed, iteration, i, j
+            )
+            for i in self.own
+            for j in range(c.rollout.rollouts)
+        ]
+        played = play(episodes, self.envs, self.student, self.sampler, settings)
+        self.groups_drawn = drawn + c.rollout.tasks
+        return Collected(played, played, len(self.own), {})
+
+    def refresh(self) -> None:
+        if not self.group.sharded:
+            super().refresh()
+            return
+        copy_weights(self.learner.model, self.acting)
+        streaming(self.sampler).refresh()
+
+    def record(
+        self, iteration: int, trajectories: Sequence[Trajectory], turns: Sequence[Turn]
+    ) -> None:
+        """What every rank learnt from, in the order of the groups, written by rank 0."""
+        folder = self.folder
+        with tempfile.TemporaryDirectory(prefix="sero-record-") as name:
+            self.folder = RunFolder(Path(name))
+            try:
+                super().record(iteration, trajectories, turns)
+                mine = [
+                    path.read_bytes() if path.exists() else b""
+                    for path in (self.folder.roots, self.folder.turns(iteration))
+                ]
+            finally:
+                self.folder = folder
+            roots, files = (self.group.gather_bytes(part) for part in mine)
+            if self.group.writes:
+                _append(folder.roots, b"".join(roots))
+                _write_turns(folder.turns(iteration), files, Path(name))
+
+    def evaluate(self, iteration: int) -> dict[str, dict[str, Any]]:
+        self.refresh()
+        c = self.config
+        results = {}
+        for split in c.eval.splits:
+            tasks = spread(split_tasks(c.env, self.task_set, split), c.eval.tasks)
+            share_of = part_of(len(tasks), self.group.rank, self.group.world)
+            count = max(min(c.eval.batch_size, len(share_of)), 1)
+            with ExitStack() as opened:
+                made = (make_env(c.env, self.task_set, split) for _ in range(count))
+                result = evaluate_shared(
+                    tasks,
+                    [opened.enter_context(closing(env)) for env in made],
+                    self.student,
+                    self.sampler,
+                    self.group,
+                    split=split,
+                    max_new_tokens=c.rollout.max_new_tokens,
+                    temperature=c.eval.temperature,
+                    seed=c.eval.seed,
+                )
+            results[split] = {"iteration": iteration, **result}
+            write_json(self.folder.evaluation(iteration, split), results[split])
+        return results
+
+    def save(self, iteration: int) -> Path:
+        """A checkpoint in the form of one process: any number of processes can go on from it."""
+        with self._whole():
+            path = self.folder.checkpoints / f"{iteration:06d}"
+            if self.group.writes:
+                path = super().save(iteration)
+        self.group.wait()
+        return path
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        with self._whole() as (model, optimizer):
+            super().restore(checkpoint)
+            if self.group.sharded:
+                twin, moments = self.learner.model, self.learner.optimizer
+                put_whole_moments(twin, moments, model, optimizer)
+
+    @contextmanager
+    def _whole(self) -> Iterator[tuple[Any, Any]]:
+        """Inside, the learner has a policy and an optimiser that no other rank holds parts of."""
+        learner = self.learner
+        kept = learner.model, learner.optimizer
+        if self.group.sharded:
+            twin = whole_policy(learner.model, self.acting)
+            moments = whole_optimizer(learner.model, learner.optimizer, twin, self.config.optim)
+            learner.model, learner.optimizer = twin, moments
+        try:
+            yield kept
+        finally:
+            learner.model, learner.optimizer = kept
+
+
+def _append(path: Path, lines: bytes) -> None:
+    if lines:
+        with path.open("ab") as file:
+            file.write(lines)
+
+
+def _write_turns(path: Path, files: Sequence[bytes], scratch: Path) -> None:
+    turns: list[Turn] = []
+    for rank, content in enumerate(files):
+        if content:
+            part = scratch / f"{rank}.parquet"
+            part.write_bytes(content)
+            turns += read_turns(part)
+    if any(files):
+        path.parent.mkdir(exist_ok=True)
+        write_turns(path, turns)

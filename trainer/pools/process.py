@@ -1,0 +1,83 @@
+"""Environments in worker processes of this machine (`agent_envs.vector`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
+
+from gymnasium.vector import AutoresetMode
+
+from agent_envs.vector.calls import Recipe, Request
+from agent_envs.vector.pool import ProcessVectorEnv
+from trainer.config_sections import EnvConfig
+from trainer.environments import TaskSet
+from trainer.pools.base import Began, Start, Stepped, TextEnvironment, stepped
+from trainer.worlds import make_env, open_tasks
+
+__all__ = ["ProcessPool", "WorldMaker"]
+
+TIMEOUT_S = 600.0
+
+
+class WorldMaker(NamedTuple):
+    """Makes environments of a config in another process, where they share their tasks."""
+
+    config: EnvConfig
+    split: str
+
+    def make(self) -> TextEnvironment:
+        """A new environment."""
+        return make_env(self.config, _tasks(self.config), self.split)
+
+
+@lru_cache(maxsize=1)
+def _tasks(config: EnvConfig) -> TaskSet:
+    return open_tasks(config)
+
+
+class _Workers(ProcessVectorEnv):
+    """The vector environment's workers, asked for single sub-environments."""
+
+    def ask(self, requests: Mapping[int, Request]) -> dict[int, Any]:
+        """The answers; the first error, if there is one, after all have done their part."""
+        outcomes = self._each(requests)
+        self._raise_first(outcomes)
+        return {place: outcome.value for place, outcome in outcomes.items()}
+
+
+class ProcessPool:
+    """An `EnvPool` of `size` environments in `workers` processes.
+
+    Raises:
+        WorkerError: a worker died, or gave no answer in `TIMEOUT_S`.
+    """
+
+    def __init__(self, config: EnvConfig, split: str, size: int, workers: int) -> None:
+        self._size = size
+        recipe = cast("Recipe", WorldMaker(config, split))
+        self._vec = _Workers(recipe, size, AutoresetMode.DISABLED, workers, TIMEOUT_S)
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Ids of the worker processes."""
+        return self._vec.worker_pids
+
+    def reset_many(self, starts: Mapping[int, Start]) -> dict[int, Began]:
+        return self._vec.ask(
+            {i: ("reset", (seed, {"task_id": task})) for i, (task, seed) in starts.items()}
+        )
+
+    def step_many(self, commands: Mapping[int, str], *, snapshots: bool) -> dict[int, Stepped]:
+        before: dict[int, Any] = {}
+        if snapshots:
+            before = self._vec.ask(dict.fromkeys(commands, ("snapshot", ())))
+        answers = self._vec.ask({i: ("step", (command,)) for i, command in commands.items()})
+        return {i: stepped(answers[i], before.get(i)) for i in commands}
+
+    def close(self) -> None:
+        self._vec.close()
