@@ -17,6 +17,7 @@ from agent_envs.alfworld.goals import won
 from agent_envs.alfworld.model import Game, PrivilegedView, State
 from agent_envs.alfworld.text import intro
 from agent_envs.errors import UnsupportedGame
+from oracles.alfworld_pursuit import Pursuit, pursue
 from oracles.base import Decision, History, Plan, PlanStatus
 
 if TYPE_CHECKING:
@@ -129,15 +130,6 @@ class OriginalHandCoded:
         return Decision(PlanStatus.FOUND, command), trail
 
 
-@dataclass(frozen=True, slots=True)
-class Following:
-    """A plan under way: what is left of it, valid while the world is in `expected`."""
-
-    game: Game
-    expected: State
-    rest: tuple[str, ...]
-
-
 class OriginalPlanner:
     """ALFWorld's planner expert: Fast Downward through the original engine, from any state.
 
@@ -202,34 +194,18 @@ class OriginalPlanner:
             return Plan(PlanStatus.OVER_BUDGET, actions, detail)
         return Plan(PlanStatus.FOUND, actions)
 
-    def start(self, view: PrivilegedView, history: History) -> Following | None:
+    def start(self, view: PrivilegedView, history: History) -> Pursuit | None:
         """Nothing is planned yet; the history is not needed, since the view says it all."""
         return None
 
     def act(
-        self, state: Following | None, view: PrivilegedView, observation: str
-    ) -> tuple[Decision, Following | None]:
+        self, state: Pursuit | None, view: PrivilegedView, observation: str
+    ) -> tuple[Decision, Pursuit | None]:
         """The next command of a plan from the viewed state.
 
         OVER_BUDGET if the plan is longer than `view.steps_left`; its first command is attached.
         """
-        if (
-            state is not None
-            and state.rest
-            and isinstance(view, PrivilegedView)
-            and state.game is view.game
-            and state.expected == view.state
-            and (view.steps_left is None or len(state.rest) <= view.steps_left)
-        ):
-            actions, status, detail = state.rest, PlanStatus.FOUND, ""
-        else:
-            horizon = view.steps_left if isinstance(view, PrivilegedView) else None
-            plan = self.plan(view, horizon, self.budget_s)
-            actions, status, detail = plan.actions, plan.status, plan.detail
-            if not actions:
-                return Decision(status, None, detail), None
-        expected, _, _ = engine.step(view.game, view.state, actions[0])
-        return Decision(status, actions[0], detail), Following(view.game, expected, actions[1:])
+        return pursue(state, view, lambda horizon: self.plan(view, horizon, self.budget_s))
 
 
 def _respelled(command: str, names: dict[str, str]) -> str:

@@ -12,28 +12,19 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
-from agent_envs.alfworld import engine
 from agent_envs.alfworld.goals import won
-from agent_envs.alfworld.model import Game, PrivilegedView, State
+from agent_envs.alfworld.model import PrivilegedView
 from agent_envs.errors import InvalidOption
 from oracles.alfworld_as_seen import NotSeen, believed, checked, missing
 from oracles.alfworld_errands import commands, dead_end
 from oracles.alfworld_plans import shortest_plans
+from oracles.alfworld_pursuit import Pursuit, pursue
 from oracles.alfworld_search import ErrandSearch, SearchTimeout
 from oracles.alfworld_seen import Seen, fold, fold_history
 from oracles.base import Decision, History, Plan, PlanStatus
 
 RISK = 0.02
 """Chance of a refusal above which the as-seen planner looks before it acts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pursuit:
-    """A plan under way: what is left of it, valid while the world is in `expected`."""
-
-    game: Game
-    expected: State
-    rest: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,23 +162,8 @@ class ALFWorldPlanner:
         if self.as_seen:
             before = state if isinstance(state, Following) else Following(*fold_history(()))
             return self._act_as_seen(before, observation)
-        if (
-            isinstance(state, Pursuit)
-            and state.rest
-            and isinstance(view, PrivilegedView)
-            and state.game is view.game
-            and state.expected == view.state
-            and (view.steps_left is None or len(state.rest) <= view.steps_left)
-        ):
-            actions, status, detail = state.rest, PlanStatus.FOUND, ""
-        else:
-            horizon = view.steps_left if isinstance(view, PrivilegedView) else None
-            plan = self.plan(view, horizon, self.budget_s)
-            actions, status, detail = plan.actions, plan.status, plan.detail
-            if not actions:
-                return Decision(status, None, detail), None
-        expected, _, _ = engine.step(view.game, view.state, actions[0])
-        return Decision(status, actions[0], detail), Pursuit(view.game, expected, actions[1:])
+        pursuit = state if isinstance(state, Pursuit) else None
+        return pursue(pursuit, view, lambda horizon: self.plan(view, horizon, self.budget_s))
 
     def _act_as_seen(self, before: Following, observation: str) -> tuple[Decision, Following]:
         seen = fold(before.seen, before.command, observation, before.valid)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import gymnasium
 
 from agent_envs.prompting import History, PromptTemplate, PromptView, command_verb
-from agent_envs.prompting.chat import ChatTemplate
+from agent_envs.prompting.chat import ChatTemplate, Conversational
 from oracles.base import HistoryItem, Oracle, Planner, PlanStatus
 from trainer import rng
 from trainer.environments import PLANNER
@@ -206,7 +206,7 @@ def trajectory_chat(demonstration: Demonstration, template: PromptTemplate) -> M
             f"{demonstration.injected} steps of {demonstration.task_id} were replaced; a chat of "
             "the whole episode would train them. Demonstrate without replacements."
         )
-    if not (hasattr(template, "opening") and hasattr(template, "following")):
+    if not isinstance(template, Conversational):
         raise ValueError(f"the template {template.name!r} speaks no conversations")
     chat = ChatTemplate(template)
     messages: Messages = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agent_envs.prompting.history import PromptView
 from agent_envs.prompting.parsing import ParsedReply
@@ -22,6 +22,7 @@ __all__ = ["ChatTemplate", "Conversational"]
 _PROBE = PromptView("GOAL", "OBSERVATION", ("COMMAND",), (("BEFORE", "SENT"),), 1, ("OPEN[<x>]",))
 
 
+@runtime_checkable
 class Conversational(PromptTemplate, Protocol):
     """A template that can also speak turn by turn."""
 
