@@ -198,6 +198,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
     state = _read_json(path / "state.json")
     if not isinstance(state.get("iteration"), int):
         raise CheckpointError(f"{path / 'state.json'} has no integer 'iteration': corrupt.")
+    if _NAME.fullmatch(path.name) and int(path.name) != state["iteration"]:
+        raise CheckpointError(
+            f"{path} holds the checkpoint after iteration {state['iteration']}: renamed. Give it "
+            f"its name {state['iteration']:06d}, or take it out of the run."
+        )
     return Checkpoint(path=path, iteration=state["iteration"], state=state)
 
 

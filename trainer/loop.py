@@ -209,11 +209,17 @@ def _check_finite(trainer: Trainer, done: int) -> None:
 
 
 def _evaluated(trainer: Trainer, iteration: int) -> dict[str, dict[str, Any]]:
-    """The evaluation at an iteration; a run killed before it has yet to make it."""
+    """The evaluation at an iteration; made anew where a run was killed before it, or where a
+    result was damaged since."""
     files = {s: trainer.folder.evaluation(iteration, s) for s in trainer.config.eval.splits}
-    if not all(file.exists() for file in files.values()):
+    # With several processes each has copies of the same files, so all of them decide alike.
+    try:
+        found = {split: json.loads(file.read_text("utf-8")) for split, file in files.items()}
+    except (FileNotFoundError, ValueError):
         return trainer.evaluate(iteration)
-    return {split: json.loads(file.read_text("utf-8")) for split, file in files.items()}
+    if all(isinstance(result, dict) and "success" in result for result in found.values()):
+        return found
+    return trainer.evaluate(iteration)
 
 
 def _started(

@@ -1,9 +1,9 @@
 """One process at a time in a run folder, and a plain word where a folder cannot be written.
 
 Two runs in one folder would each clear what the other is still writing, and mix their lines in
-`metrics.jsonl`. So whoever trains there locks `.lock` in it. The lock belongs to the process: it is
-gone with it, however it ended, and children of the process do not have it. Where the file system
-knows no locks there is none.
+`metrics.jsonl`. So whoever trains there locks `.lock` in it, and removes it in the end. The lock
+belongs to the process: it is gone with it, however it ended, whether or not the file is, and
+children of the process do not have it. Where the file system knows no locks there is none.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from safetensors import SafetensorError
 
@@ -39,9 +40,15 @@ def held(folder: Path) -> Iterator[None]:
     except ImportError:  # Windows
         yield
         return
-    with (folder / LOCK).open("a+", encoding="utf-8") as file:
+    path = folder / LOCK
+    file = path.open("a+", encoding="utf-8")
+    try:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            while not _is(path, file):  # its holder has just removed it
+                file.close()
+                file = path.open("a+", encoding="utf-8")
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 file.seek(0)
@@ -55,7 +62,20 @@ def held(folder: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"process {os.getpid()} on {platform.node()}\n")
         file.flush()
-        yield
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        file.close()
+
+
+def _is(path: Path, file: IO[str]) -> bool:
+    """Whether the open file is still the one of this name."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

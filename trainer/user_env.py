@@ -12,6 +12,7 @@ those of the environment itself:
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class UserTasks:
                     f"its episodes have {'no limit' if steps is None else f'{steps} steps'}. "
                     f"{'Give it one' if steps is None else f'Set env.max_steps={steps}'}."
                 )
-            ids = _text_env(env).task_ids
+            ids = _task_ids(env, config.id)
             digest = hashlib.sha256()
             for task_id in ids:
                 revision = _text_env(env)._task_revision(task_id)
@@ -119,10 +120,13 @@ class UserTasks:
         if split not in self._ids and "split" in self.takes:
             try:
                 with closing(self.make(split)) as env:
-                    self._ids[split] = _text_env(env).task_ids
+                    found = _task_ids(env, self.config.id)
+            except _TwiceError:
+                raise
             except (InvalidOption, NamedError):
                 # Its way to say that there is no such split; who asks says it with the field.
-                self._ids[split] = ()
+                found = ()
+            self._ids[split] = found
         return self._ids.get(split, ())
 
     def _look_up(self, env: gymnasium.Env[str, str], ids: Sequence[str]) -> None:
@@ -150,6 +154,26 @@ def user_environment(env_id: str) -> Environment:
         reads=frozenset(("data", "task_types")),
         make=make,
     )
+
+
+class _TwiceError(NamedError):
+    """A task that would be played twice where each counts once."""
+
+
+def _task_ids(env: Any, env_id: str) -> tuple[str, ...]:
+    """The tasks that an environment lists.
+
+    Raises:
+        NamedError: one of them twice; an evaluation plays each exactly once.
+    """
+    ids = _text_env(env).task_ids
+    twice = next((task_id for task_id, n in Counter(ids).items() if n > 1), None)
+    if twice is not None:
+        raise _TwiceError(
+            f"env.id={env_id} lists the task {twice!r} more than once. Give every task an id of "
+            "its own."
+        )
+    return ids
 
 
 def _text_env(env: Any, env_id: str = "") -> TextEnv:

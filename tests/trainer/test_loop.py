@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -27,6 +29,21 @@ def test_two_runs_of_one_config_are_equal(tmp_path: Path) -> None:
     assert small.same(trained(tmp_path / "a"), trained(tmp_path / "b"))
     other = train(config.replace(**{"run.seed": 1}), tmp_path / "c")
     assert untimed(other.metrics) != untimed(first.metrics)
+
+
+def test_no_global_generator_moves(tmp_path: Path) -> None:
+    """Neither by iterations with a reference, a critic and branches, nor by evaluations."""
+    config = run_config(
+        tmp_path, auxiliary__sero={}, objective__name="ppo", objective__kl_coef=0.01,
+        eval__initial=True, eval__temperature=0.7,
+    )  # fmt: skip
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    result = train(config, tmp_path / "run")
+    assert result.metrics[-1]["optimizer_steps"] > 0
+    assert random.getstate() == before[0]
+    for now, then in zip(np.random.get_state(), before[1], strict=True):
+        assert np.array_equal(now, then)
+    assert torch.equal(torch.get_rng_state(), before[2])
 
 
 def test_arms_see_the_same_tasks_and_the_same_first_rollouts(tmp_path: Path) -> None:

@@ -264,6 +264,36 @@ def test_o25_every_file_of_a_runs_checkpoint_is_named_where_it_is_damaged(tmp_pa
     assert train(more, tmp_path / "run", resume=True).iterations == 2
 
 
+@pytest.mark.parametrize("damage", ["{", "", "{}", "3", None])
+def test_a_damaged_evaluation_of_the_checkpoint_is_made_anew(
+    tmp_path: Path, damage: str | None
+) -> None:
+    config = run_config(tmp_path, eval__every=1, run__keep="best+last")
+    first = train(config, tmp_path / "run")
+    file = RunFolder(tmp_path / "run").evaluation(2, "valid_seen")
+    whole = file.read_text()
+    file.unlink()
+    if damage is not None:
+        file.write_text(damage)
+    again = train(config, tmp_path / "run", resume=True)
+    assert file.read_text() == whole
+    assert again.evaluations == first.evaluations
+
+
+def test_o25_a_renamed_checkpoint_is_not_taken_for_a_later_one(tmp_path: Path) -> None:
+    config = run_config(tmp_path, run__checkpoint_every=1)
+    train(config, tmp_path / "run")
+    checkpoints = tmp_path / "run" / "checkpoints"
+    (checkpoints / "000002").rename(checkpoints / "000007")
+    more = config.replace(**{"run.iterations": 3})
+    with pytest.raises(CheckpointError, match=r"000007 holds the checkpoint after iteration 2"):
+        train(more, tmp_path / "run", resume=True)
+    with pytest.raises(CheckpointError, match=r"000007 holds"):
+        trained(tmp_path / "run")
+    (checkpoints / "000007").rename(checkpoints / "000002")
+    assert train(more, tmp_path / "run", resume=True).iterations == 3
+
+
 def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
     config = run_config(tmp_path, run__iterations=2, eval__initial=True, auxiliary__sero={})
     straight = train(config, tmp_path / "whole")

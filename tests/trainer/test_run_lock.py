@@ -58,11 +58,13 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
         with pytest.raises(RunFolderError, match="in use by process"):
             train(config, run, resume=True)
         assert stray.exists()
-        assert sorted(path for path in run.rglob("*") if path != stray) == before
+        apart = (stray, run / ".lock")
+        assert sorted(path for path in run.rglob("*") if path not in apart) == before
         other.kill()
     train(config, run, resume=True)
     assert not stray.exists()
     assert untimed(read_metrics(run / "metrics.jsonl")) == untimed(whole.metrics)
+    assert not (run / ".lock").exists()
 
 
 def test_a_child_of_a_killed_run_does_not_keep_the_folder(tmp_path: Path) -> None:

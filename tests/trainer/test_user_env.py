@@ -62,6 +62,21 @@ def no_env() -> str:
     return "lamp"
 
 
+class Twice(OpenLampEnv):
+    """Lists a task twice, which an evaluation would play twice."""
+
+    def _task_ids(self) -> Sequence[str]:
+        return (*self._ids[:4], self._ids[0])
+
+
+class TwiceInTheDark(SplitLamp):
+    """Lists a task twice in the split that is evaluated."""
+
+    def _task_ids(self) -> Sequence[str]:
+        ids = tuple(super()._task_ids())
+        return ids if self._split == "train" else (*ids, ids[0])
+
+
 SEVEN = 7
 
 
@@ -173,6 +188,14 @@ def test_what_is_no_environment_is_said(
     config = from_dict({"env": env}).env
     with pytest.raises(error, match=message):
         open_tasks(config)
+
+
+@pytest.mark.parametrize("name", ["Twice", "TwiceInTheDark"])
+def test_a_task_that_is_listed_twice_is_refused_before_any_work(tmp_path: Path, name: str) -> None:
+    config = _config(tmp_path, f"{HERE}:{name}", **{"eval.splits": ["dark"]})
+    with pytest.raises(NamedError, match=r"lists the task 'house[08]/lamp[02]' more than once"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_other_sections_of_env_are_refused_for_an_own_environment() -> None:

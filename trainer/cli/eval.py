@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -137,7 +138,8 @@ def run(args: Args) -> int:
                     f"--against {args.against} is of split {earlier['split']!r}, to be evaluated "
                     f"are {', '.join(splits)}: nothing to compare."
                 )
-        results = evaluate_subject(subject, plan)
+        with _ready(_path(args, subject, "").parent):
+            results = evaluate_subject(subject, plan)
     finally:
         subject.close()
     figures: dict[str, Any] = {}
@@ -156,6 +158,26 @@ def run(args: Args) -> int:
         print(f"  written: {path}")
     emit(figures, args.json)
     return 0
+
+
+@contextmanager
+def _ready(folder: Path) -> Iterator[None]:
+    """Tries the folder of the results before the block, so that nothing is played in vain.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    from trainer.outputs import ready_folder
+
+    there = folder.exists()
+    ready_folder(folder, "--out")
+    try:
+        yield
+    except BaseException:
+        if not there:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def _subject(args: Args) -> Subject:

@@ -120,19 +120,16 @@ class ContinuousSampler:
         if self._manager is None:
             for key, request in self._pending.items():
                 self._begin(key, request)
-        done = []
+        done: list[tuple[int, Generation]] = []
         output = self._wait()
         while output is not None:
             row = self._running.pop(output.request_id)
-            if output.error is not None:
+            problem = _problem(output, row)
+            if problem is not None:
                 self._stop()
-                raise SamplerError(f"Continuous batching failed on a request: {output.error}")
-            if list(output.generated_tokens) != row.ids:
-                self._stop()
-                raise SamplerError(
-                    "Continuous batching returned other tokens than were drawn. Use "
-                    "sampler.backend=hf with this version of transformers."
-                )
+                if done:  # these are nobody's any more; what failed is begun anew by the next call
+                    return done
+                raise SamplerError(problem)
             done.append((row.key, row.generation(self.stop_ids)))
             del self._pending[row.key]
             output = self._manager.get_result(timeout=0) if self._running else None
@@ -234,6 +231,18 @@ class ContinuousSampler:
             f"No reply within sampler.timeout_s={self.timeout_s}. Raise it, or lower "
             "rollout.max_new_tokens."
         )
+
+
+def _problem(output: Any, row: Row) -> str | None:
+    """What is wrong with the library's answer; None: nothing."""
+    if output.error is not None:
+        return f"Continuous batching failed on a request: {output.error}"
+    if list(output.generated_tokens) != row.ids:
+        return (
+            "Continuous batching returned other tokens than were drawn. Use "
+            "sampler.backend=hf with this version of transformers."
+        )
+    return None
 
 
 def _with_stream(request: GenerationRequest) -> GenerationRequest:

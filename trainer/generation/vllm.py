@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
+import operator
 import queue
 import shutil
 import urllib.parse
@@ -39,6 +41,8 @@ __all__ = ["ServerError", "VLLMSampler"]
 
 _LOOPBACK = "http://127.0.0.1:8000"
 _SAME = 1e-6
+# What rounding may add to a log-probability of 0.
+_ROUNDED = 1e-3
 
 
 class ServerError(SamplerError):
@@ -262,9 +266,12 @@ class VLLMSampler:
         url = self.server.url + "/v1/completions"
         try:
             (choice,) = answer["choices"]
-            ids = tuple(int(i) for i in choice["token_ids"])
+            # An id as 7.0 or "7" is no id: `index` takes neither.
+            ids = tuple(operator.index(i) for i in choice["token_ids"])
             logprobs = tuple(float(v) for v in choice["logprobs"]["token_logprobs"])
-        except (KeyError, TypeError, ValueError) as error:
+            seen = choice.get("prompt_token_ids")
+            seen = None if seen is None else list(seen)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ServerError(
                 url, 200, f"no token ids and log-probs ({error!r}); vLLM 0.10.2 or newer has both"
             ) from error
@@ -275,15 +282,26 @@ class VLLMSampler:
                 f"{len(ids)} ids and {len(logprobs)} log-probs for at most "
                 f"{request.max_new_tokens} tokens",
             )
-        seen = choice.get("prompt_token_ids")
-        if seen is not None and list(seen) != [int(i) for i in request.prompt_ids]:
+        if seen is not None and seen != [int(i) for i in request.prompt_ids]:
             raise ServerError(url, 200, "the prompt was changed on the way; it has other ids")
+        if not all(-math.inf < value <= _ROUNDED for value in logprobs):
+            raise ServerError(url, 200, f"log-probs that are none: {list(logprobs)!r:.100}")
+        known = self._vocabulary()
+        if not all(0 <= i < known for i in ids):
+            raise ServerError(url, 200, f"ids that the model has not: {list(ids)!r:.100}")
+        if not self.stop_ids.isdisjoint(ids[:-1]):
+            raise ServerError(url, 200, "a reply went on after a stop token")
         stopped = ids[-1] in self.stop_ids
         if not stopped and len(ids) < request.max_new_tokens:
             raise ServerError(
                 url, 200, f"a reply ended after {len(ids)} tokens without a stop token"
             )
         return Generation(ids, logprobs, "stop" if stopped else "length")
+
+    def _vocabulary(self) -> float:
+        """Ids that the model has; no bound where the server keeps its own model."""
+        size = getattr(getattr(self.model, "config", None), "vocab_size", None)
+        return size if isinstance(size, int) else math.inf
 
     def _probe(self) -> None:
         """Refuses a server whose log-probs know no temperature."""
@@ -305,8 +323,14 @@ class VLLMSampler:
                 raise ServerError(
                     self.server.url + "/v1/completions", 200, f"no log-probs: {error!r}"
                 ) from error
-        shared = tables[0].keys() & tables[1].keys()
-        if all(abs(tables[0][token] - tables[1][token]) < _SAME for token in shared):
+        try:
+            shared = tables[0].keys() & tables[1].keys()
+            same = all(abs(tables[0][token] - tables[1][token]) < _SAME for token in shared)
+        except (AttributeError, TypeError) as error:
+            raise ServerError(
+                self.server.url + "/v1/completions", 200, f"no log-probs: {error!r}"
+            ) from error
+        if same:
             raise ServerError(
                 self.server.url + "/v1/completions",
                 200,

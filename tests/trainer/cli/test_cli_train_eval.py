@@ -69,6 +69,23 @@ def test_o35_eval_against_refuses_what_was_measured_on_something_else(
     ]
 
 
+def test_a_result_that_cannot_be_written_is_said_before_anything_is_played(
+    sero: Sero, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("played, and all of it in vain")
+
+    monkeypatch.setattr("trainer.evaluate_run.evaluate", play)
+    (tmp_path / "file").write_text("in the way")
+    for out in (tmp_path / "file", tmp_path / "file" / "folder"):
+        outcome = sero("eval", run, "--out", out)
+        assert outcome.code == 2
+        assert f"--out: {out} cannot be written" in outcome.errors
+    # What fails later leaves no empty folder behind.
+    assert sero("eval", run, "--out", tmp_path / "new", "--split", "nowhere").code == 2
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_split_that_is_not_there_is_said_at_once(
     sero: Sero, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,27 @@ def test_a_library_that_fails_is_told_of_and_nothing_is_lost(
     assert [found[i].ids for i in range(3)] == [r.ids for r in expected]
 
 
+def test_a_reply_beside_one_that_failed_is_not_lost(model: Any, sampler: Any) -> None:
+    rows = models.prompts(4)
+    expected = [r.ids for r in HFSampler(model, [END]).generate(models.requests(rows))]
+    for key, request in enumerate(models.requests(rows)):
+        sampler.submit(key, request)
+    manager = sampler._manager
+    outputs = []
+    while len(outputs) < len(rows):
+        outputs.append(manager.get_result(timeout=60))
+    outputs[1].error = "out of blocks"
+    waiting = iter(outputs)
+    manager.get_result = lambda timeout: next(waiting)  # all of them have come by now
+    first = sampler.collect()
+    assert [f"request {key}" for key, _ in first] == [outputs[0].request_id]
+    found = dict(first)
+    while len(found) < len(rows):
+        found |= dict(sampler.collect())
+    assert [found[key].ids for key in range(len(rows))] == expected
+    assert sampler.collect() == []
+
+
 def test_a_transformers_without_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     old = types.ModuleType("transformers")
     old.__version__ = "4.0"  # type: ignore[attr-defined]

@@ -160,6 +160,10 @@ def _cut(choice: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {"choices": [kept | {k: v for k, v in changes.items() if v is not None}]}
 
 
+def _ids(*ids: int) -> dict[str, Any]:
+    return {"token_ids": list(ids), "logprobs": {"token_logprobs": [-1.0] * len(ids)}}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -172,6 +176,14 @@ def _cut(choice: dict[str, Any], **changes: Any) -> dict[str, Any]:
             {"token_ids": [1], "logprobs": {"token_logprobs": [-1.0]}},
             "ended after 1 tokens without a stop token",
         ),
+        ({"token_ids": ["7"]}, "no token ids"),
+        ({"token_ids": [7.5]}, "no token ids"),
+        ({"prompt_token_ids": 3}, "no token ids"),
+        (_ids(-1), "ids that the model has not"),
+        (_ids(END, END), "went on after a stop token"),
+        ({"token_ids": [END], "logprobs": {"token_logprobs": [float("nan")]}}, "are none"),
+        ({"token_ids": [END], "logprobs": {"token_logprobs": [float("-inf")]}}, "are none"),
+        ({"token_ids": [END], "logprobs": {"token_logprobs": [0.7]}}, "are none"),
     ],
 )
 def test_o32_answers_that_do_not_fit_the_request_are_refused(
@@ -180,6 +192,14 @@ def test_o32_answers_that_do_not_fit_the_request_are_refused(
     server.change = lambda answer: _cut(answer["choices"][0], **changes)
     with pytest.raises(ServerError, match=message):
         sampler.generate([GenerationRequest([1, 2], stream(3), 9)])
+
+
+def test_ids_beyond_the_vocabulary_are_refused(server: StandIn) -> None:
+    sampler = VLLMSampler([END], model=models.lean(), url=server.url, timeout_s=60)
+    server.change = lambda answer: _cut(answer["choices"][0], **_ids(1 << 20))
+    with pytest.raises(ServerError, match="ids that the model has not"):
+        sampler.generate([GenerationRequest([1, 2], stream(3), 1)])
+    sampler.close()
 
 
 def test_dropped_requests_answer_no_later_ones(sampler: VLLMSampler) -> None:

@@ -107,6 +107,14 @@ def test_o22_k1_in_the_loss_is_refused_with_its_reason():
         kl_per_token(torch.zeros(1, 1), torch.zeros(1, 1), kind="abs")
 
 
+def test_o22_k1_may_be_negative_and_nothing_warns(recwarn):
+    new, ref = tensor([[-2.0, -1.0]]), tensor([[-1.0, -3.0]])
+    assert kl_per_token(new, ref, kind="k1").tolist() == [[-1.0, 2.0]]
+    assert kl_per_token(new[:, :1], ref[:, :1], kind="k1").mean() < 0
+    assert kl_per_token(new, ref, kind="k3").min() >= 0
+    assert not recwarn.list
+
+
 def test_k1_gradient_ignores_the_reference_which_is_the_reason():
     gradients = []
     for ref in (-1.0, -9.0):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,9 +21,12 @@ from trainer import update
 from trainer.config import Config
 from trainer.data import Turn, read_turns
 from trainer.learner import Learner
+from trainer.loop import train
 from trainer.metrics import Phases
 from trainer.models.tiny import load_policy
 from trainer.parallel.context import ALONE, Group
+from trainer.parallel.launch import own_config, own_folder
+from trainer.parallel.run import trainer_of
 from trainer.parallel.wrap import share, whole_state
 from trainer.policy import SegmentBatch, TokenLogprobs
 
@@ -69,6 +74,8 @@ def learn(group: Group, folder: Path, case: Case) -> None:
     turns: list[Turn] = read_turns(folder / f"{case.turns}.parquet")
     if not group.alone:
         turns = turns[case.cut[group.rank] : case.cut[group.rank + 1]]
+    group.wait()
+    began = time.monotonic()
     with _float64(), _exchanging(not case.silent):
         trained = share(model, group)
         learner = Learner(config, trained, small.student(config), reference, group=group)
@@ -81,8 +88,23 @@ def learn(group: Group, folder: Path, case: Case) -> None:
     shared = ("loss/", "grad/", "clip", "kl_old", "advantage")
     figures = [-1.0 if v is None else v for k, v in sorted(metrics.items()) if k.startswith(shared)]
     track["figures"] = torch.tensor(figures, dtype=torch.float64)
+    track["seconds"] = torch.tensor(time.monotonic() - began)
     who = "alone" if group.alone else str(group.rank)
     save_file(track, folder / f"{case.name}-{who}.safetensors")
+
+
+def train_until_one_fails(group: Group, folder: Path, config: Config, how: str) -> None:
+    """A run in which rank 1 ends in the middle of an iteration, while the other goes on."""
+
+    def fail(*_: Any) -> None:
+        if how == "dies":
+            os._exit(9)
+        raise RuntimeError("rank 1's own failure")
+
+    with own_folder(folder / "run", group) as place, pytest.MonkeyPatch.context() as patch:
+        if group.rank == 1:
+            patch.setattr(Learner, "segments", fail)
+        train(own_config(config, group), place, trainer_type=trainer_of(group))
 
 
 def learn_alone(folder: Path, case: Case) -> None:

@@ -9,8 +9,15 @@ import torch
 from torch import Tensor
 
 from tests.trainer import small
-from tests.trainer.parallel.learning import Case, learn_alone, learn_cases, written
+from tests.trainer.parallel.learning import (
+    Case,
+    learn_alone,
+    learn_cases,
+    train_until_one_fails,
+    written,
+)
 from tests.trainer.parallel.ranks import run_ranks
+from tests.trainer.runs import run_config
 from trainer.data import Turn, write_turns
 from trainer.models.tiny import save_policy
 from trainer.parallel.wrap import whole_state
@@ -136,12 +143,37 @@ def test_o33_three_and_five_segments(cases: tuple[Path, dict[str, Case]], mode: 
     folder, known = cases
     case = known[f"eight-{mode}"]
     alone, zero, one = (written(folder, case, who) for who in ("alone", "0", "1"))
+    # A hang, not a slow machine, would take so long: the work itself is a second.
+    assert max(float(zero["seconds"]), float(one["seconds"])) < 60
     start, last = _start(), case.steps - 1
     for name in start:
         key = f"{last}/{name}"
         assert torch.equal(zero[key], one[key])
         torch.testing.assert_close(zero[key], alone[key], rtol=0, atol=1e-5)
     assert max(float((alone[f"{last}/{n}"] - start[n]).abs().max()) for n in start) > 1e-3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_o33_calling_the_model_in_another_way_misses_no_gradient(
+    cases: tuple[Path, dict[str, Case]], mode: str
+) -> None:
+    """There is no wrapper whose `forward` would have to be used: body and head, a packed row or
+    the model itself, what is summed are the gradients. Without the sum ranks drift apart, or
+    shards, which are one set of weights, go elsewhere."""
+    folder, known = cases
+    assert _compare(folder, known[f"eight-{mode}"])[2] == 0.0
+    error, _, apart = _compare(folder, known[f"silent-{mode}"], known[f"unequal-{mode}"])
+    assert (apart if mode == "ddp" else error) > 1000 * TOLERANCE
+
+
+@pytest.mark.parametrize(("mode", "how"), [("ddp", "raises"), ("fsdp", "dies")])
+def test_o33_a_rank_that_fails_leaves_nobody_waiting(tmp_path: Path, mode: str, how: str) -> None:
+    config = run_config(tmp_path, parallel__mode=mode, run__iterations=1)
+    with pytest.raises(AssertionError, match=r"^exit codes") as caught:
+        run_ranks(train_until_one_fails, tmp_path, config, how)
+    told = str(caught.value)
+    assert "Connection closed by peer" in told or "Connection reset by peer" in told
+    assert ("rank 1's own failure" in told) == (how == "raises")
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
