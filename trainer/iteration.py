@@ -10,7 +10,7 @@ Promises (tests/trainer/test_loop.py, test_resume.py):
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from copy import deepcopy
 from dataclasses import replace
@@ -142,31 +142,39 @@ class Trainer:
         """
         self.refresh()
         c = self.config
-        settings = PlaySettings(
-            c.rollout.max_new_tokens,
-            c.rollout.temperature,
-            policy_version=self.learner.counters.optimizer_steps,
-            snapshots=bool(self.methods) or c.run.save_turns,
-            provenance={"prompt_hash": self.student.template.hash},
-        )
+        settings = self.play_settings()
         # Without rounds the place follows from the iteration, so any one can be played alone.
         drawn = self.groups_drawn if c.objective.dynamic_rounds else iteration * c.rollout.tasks
 
         def play_round(number: int) -> list[Trajectory]:
             first = number * c.rollout.tasks
             tasks = tasks_from(self.task_ids, drawn + first, c.rollout.tasks, c.run.seed)
-            episodes = [
-                Episode(
-                    task, f"{iteration}.{i}", f"{iteration}.{i}.{j}", c.run.seed, iteration, i, j
-                )
-                for i, task in enumerate(tasks, first)
-                for j in range(c.rollout.rollouts)
-            ]
+            episodes = self.episodes(iteration, enumerate(tasks, first))
             return play(episodes, self.envs, self.student, self.sampler, settings)
 
         found = collect_rounds(c, play_round)
         self.groups_drawn = drawn + found.groups
         return found
+
+    def play_settings(self) -> PlaySettings:
+        """How the replies of rollouts are drawn."""
+        c = self.config
+        return PlaySettings(
+            c.rollout.max_new_tokens,
+            c.rollout.temperature,
+            policy_version=self.learner.counters.optimizer_steps,
+            snapshots=bool(self.methods) or c.run.save_turns,
+            provenance={"prompt_hash": self.student.template.hash},
+        )
+
+    def episodes(self, iteration: int, groups: Iterable[tuple[int, str]]) -> list[Episode]:
+        """`rollout.rollouts` episodes of each group, a (number, task); the number names it."""
+        c = self.config
+        return [
+            Episode(task, f"{iteration}.{i}", f"{iteration}.{i}.{j}", c.run.seed, iteration, i, j)
+            for i, task in groups
+            for j in range(c.rollout.rollouts)
+        ]
 
     def refresh(self) -> None:
         """Gives the acting policy the current weights."""
@@ -203,10 +211,10 @@ class Trainer:
         results = {}
         for split in c.eval.splits:
             tasks = spread(split_tasks(c.env, self.task_set, split), c.eval.tasks)
-            count = min(c.eval.batch_size, len(tasks))
+            count = max(min(c.eval.batch_size, self.evaluated_here(len(tasks))), 1)
             with ExitStack() as opened:
                 made = (make_env(c.env, self.task_set, split) for _ in range(count))
-                result = evaluate(
+                result = self.evaluator()(
                     tasks,
                     [opened.enter_context(closing(env)) for env in made],
                     self.student,
@@ -219,6 +227,14 @@ class Trainer:
             results[split] = {"iteration": iteration, **result}
             write_json(self.folder.evaluation(iteration, split), results[split])
         return results
+
+    def evaluated_here(self, tasks: int) -> int:
+        """How many of so many tasks this process plays."""
+        return tasks
+
+    def evaluator(self) -> Callable[..., dict[str, Any]]:
+        """`trainer.evaluate.evaluate`, or what stands in for it."""
+        return evaluate
 
     def save(self, iteration: int) -> Path:
         """Checkpoint after `iteration` finished iterations."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -190,6 +190,11 @@ def rollouts(
 
 def weights(m: Any) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in m.state_dict().items()}
+
+
+def untimed(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics without those that a clock decides."""
+    return {k: v for k, v in figures.items() if not k.startswith(("perf/", "time/"))}
 
 
 def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:

@@ -164,6 +164,23 @@ def streaming(sampler: Sampler) -> StreamingSampler:
     return sampler if isinstance(sampler, StreamingSampler) else Rounds(sampler)
 
 
+def answer_all(
+    sampler: StreamingSampler, requests: Sequence[GenerationRequest]
+) -> list[Generation]:
+    """`generate` of a sampler with nothing pending, by `submit` and `collect`; what fails leaves
+    nothing pending."""
+    found: dict[int, Generation] = {}
+    try:
+        for place, request in enumerate(requests):
+            sampler.submit(place, request)
+        while len(found) < len(requests):
+            found |= dict(sampler.collect())
+    except BaseException:
+        sampler.drop()
+        raise
+    return [found[place] for place in range(len(requests))]
+
+
 def check_request(request: GenerationRequest) -> None:
     """Refuse what no sampler can serve.
 

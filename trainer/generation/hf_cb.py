@@ -22,7 +22,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from trainer.generation.base import Generation, GenerationRequest, SamplerError, check_request
+from trainer.generation.base import (
+    Generation,
+    GenerationRequest,
+    SamplerError,
+    answer_all,
+    check_request,
+)
 from trainer.generation.draw import draw
 from trainer.generation.slots import Row
 from trainer.policy import evaluation_mode
@@ -84,16 +90,7 @@ class ContinuousSampler:
         """
         if self._pending:
             raise SamplerError("Replies are pending. Collect or drop them before generate().")
-        found: dict[int, Generation] = {}
-        try:
-            for place, request in enumerate(requests):
-                self.submit(place, request)
-            while self._pending:
-                found |= dict(self.collect())
-        except BaseException:
-            self.drop()
-            raise
-        return [found[place] for place in range(len(requests))]
+        return answer_all(self, requests)
 
     def submit(self, key: int, request: GenerationRequest) -> None:
         """Take a request; it starts at once.

@@ -35,7 +35,13 @@ from typing import Any
 
 from torch import nn
 
-from trainer.generation.base import Generation, GenerationRequest, SamplerError, check_request
+from trainer.generation.base import (
+    Generation,
+    GenerationRequest,
+    SamplerError,
+    answer_all,
+    check_request,
+)
 
 __all__ = ["ServerError", "VLLMSampler"]
 
@@ -113,16 +119,7 @@ class VLLMSampler:
         """
         if self._pending:
             raise SamplerError("Replies are pending. Collect or drop them before generate().")
-        found: dict[int, Generation] = {}
-        try:
-            for place, request in enumerate(requests):
-                self.submit(place, request)
-            while self._pending:
-                found |= dict(self.collect())
-        except BaseException:
-            self.drop()
-            raise
-        return [found[place] for place in range(len(requests))]
+        return answer_all(self, requests)
 
     def submit(self, key: int, request: GenerationRequest) -> None:
         """Send a request; does not wait.

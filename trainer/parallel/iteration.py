@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,9 @@ from trainer.parallel.wrap import (
     whole_optimizer,
     whole_policy,
 )
-from trainer.rollout import Episode, PlaySettings, TextEnvironment, Trajectory, play
+from trainer.rollout import TextEnvironment, Trajectory, play
 from trainer.run_folder import RunFolder
-from trainer.runinfo import write_json
-from trainer.worlds import make_env, split_tasks, spread, tasks_from
+from trainer.worlds import make_env, tasks_from
 
 __all__ = ["ParallelTrainer"]
 
@@ -80,23 +80,10 @@ class ParallelTrainer(Trainer):
         """This rank's groups of the iteration, under the names that one process gives them."""
         self.refresh()
         c = self.config
-        settings = PlaySettings(
-            c.rollout.max_new_tokens,
-            c.rollout.temperature,
-            policy_version=self.learner.counters.optimizer_steps,
-            snapshots=bool(self.methods) or c.run.save_turns,
-            provenance={"prompt_hash": self.student.template.hash},
-        )
         drawn = iteration * c.rollout.tasks
         tasks = tasks_from(self.task_ids, drawn, c.rollout.tasks, c.run.seed)
-        episodes = [
-            Episode(
-                tasks[i], f"{iteration}.{i}", f"{iteration}.{i}.{j}", c.run.seed, iteration, i, j
-            )
-            for i in self.own
-            for j in range(c.rollout.rollouts)
-        ]
-        played = play(episodes, self.envs, self.student, self.sampler, settings)
+        episodes = self.episodes(iteration, [(i, tasks[i]) for i in self.own])
+        played = play(episodes, self.envs, self.student, self.sampler, self.play_settings())
         self.groups_drawn = drawn + c.rollout.tasks
         return Collected(played, played, len(self.own), {})
 
@@ -127,30 +114,11 @@ class ParallelTrainer(Trainer):
                 _append(folder.roots, b"".join(roots))
                 _write_turns(folder.turns(iteration), files, Path(name))
 
-    def evaluate(self, iteration: int) -> dict[str, dict[str, Any]]:
-        self.refresh()
-        c = self.config
-        results = {}
-        for split in c.eval.splits:
-            tasks = spread(split_tasks(c.env, self.task_set, split), c.eval.tasks)
-            share_of = part_of(len(tasks), self.group.rank, self.group.world)
-            count = max(min(c.eval.batch_size, len(share_of)), 1)
-            with ExitStack() as opened:
-                made = (make_env(c.env, self.task_set, split) for _ in range(count))
-                result = evaluate_shared(
-                    tasks,
-                    [opened.enter_context(closing(env)) for env in made],
-                    self.student,
-                    self.sampler,
-                    self.group,
-                    split=split,
-                    max_new_tokens=c.rollout.max_new_tokens,
-                    temperature=c.eval.temperature,
-                    seed=c.eval.seed,
-                )
-            results[split] = {"iteration": iteration, **result}
-            write_json(self.folder.evaluation(iteration, split), results[split])
-        return results
+    def evaluated_here(self, tasks: int) -> int:
+        return len(part_of(tasks, self.group.rank, self.group.world))
+
+    def evaluator(self) -> Callable[..., dict[str, Any]]:
+        return partial(evaluate_shared, group=self.group)
 
     def save(self, iteration: int) -> Path:
         """A checkpoint in the form of one process: any number of processes can go on from it."""

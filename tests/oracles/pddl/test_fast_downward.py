@@ -129,6 +129,9 @@ def test_o16_the_end_of_the_player_leaves_no_process(
 ) -> None:
     """After an interrupt no file as well; a process that is killed cannot remove its folder."""
     code = (
+        # a process in the background may inherit that interrupts are ignored
+        "import signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from oracles.pddl.fast_downward import solve\n"
         "from tests.oracles.pddl.toys import oversized\n"
         "solve(*oversized(), budget_s=None)\n"

@@ -116,9 +116,9 @@ def test_turns_from_a_file_give_the_same(name: str, turns: list[Any], tmp_path: 
     config, turns = config_of(**METHODS[name]), turns[:18]
     write_turns(tmp_path / "turns.parquet", turns)
     left, right = small.model(), small.model()
-    assert learned(config, left, turns) == learned(
-        config, right, read_turns(tmp_path / "turns.parquet")
-    )
+    ran = learned(config, left, turns)
+    again = learned(config, right, read_turns(tmp_path / "turns.parquet"))
+    assert [small.untimed(line) for line in ran] == [small.untimed(line) for line in again]
     assert small.same(small.weights(left), small.weights(right))
 
 
