@@ -149,8 +149,8 @@ def test_a_killed_browser_is_a_typed_error_and_the_episode_goes_on(
             env.step(said)
             reference.step(said)
         for pid in pids:
-            name = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
-            if Path(name).name == victim and "--type=" not in cmdline(pid):
+            words = cmdline(pid)
+            if Path(words[0]).name == victim and not any("--type=" in word for word in words):
                 os.kill(pid, signal.SIGKILL)
         with pytest.raises(BrowserError, match="next step, restore or reset"):
             env.step("click[m]")
@@ -164,8 +164,12 @@ def test_a_killed_browser_is_a_typed_error_and_the_episode_goes_on(
         env.close()
 
 
-def cmdline(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+def cmdline(pid: int) -> list[str]:
+    """Words of a process's command; that of a process that has ended is empty."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return [""]
 
 
 PLAY = """

@@ -48,6 +48,14 @@ def run(chromium: Chromium, script: str) -> Any:
     return chromium.driver.execute_script(script)
 
 
+def gone(driver: Any, element: Any) -> None:
+    """Waits until the page of `element` was left: a script's way to another is not waited for."""
+    from selenium.webdriver.support.expected_conditions import staleness_of
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    WebDriverWait(driver, 30).until(staleness_of(element))
+
+
 def test_a_person_chooses_options_and_buys(server: SiteServer, chromium: Chromium) -> None:
     driver = chromium.driver
     driver.get(f"{server.url}/fixed_2")
@@ -55,10 +63,11 @@ def test_a_person_chooses_options_and_buys(server: SiteServer, chromium: Chromiu
     assert driver.switch_to.active_element == field
     field.send_keys("writing desk")
     field.submit()
-    driver.find_element("partial link text", DESK).click()
-    label = driver.find_element("xpath", "//label[text()='navy blue']")
+    found(driver, DESK, "partial link text").click()
+    label = found(driver, "//label[text()='navy blue']", "xpath")
     label.click()  # what a mouse hits is the label, and it chooses the radio input
-    label = driver.find_element("xpath", "//label[text()='navy blue']")
+    gone(driver, label)
+    label = found(driver, "//label[text()='navy blue']", "xpath")
     radio = driver.find_element("id", label.get_attribute("for") or "")
     assert radio.is_selected()
     colours = [
@@ -70,8 +79,8 @@ def test_a_person_chooses_options_and_buys(server: SiteServer, chromium: Chromiu
     ]
     assert colours[0] != colours[1]  # the chosen option is seen to be chosen
     driver.find_element("css selector", ".purchase").click()
+    reward = float(found(driver, "#reward pre").text)
     assert "Thank you" in driver.find_element("tag name", "body").text
-    reward = float(driver.find_element("css selector", "#reward pre").text)
     visit = server.site.visit("fixed_2")
     assert visit.purchase is not None
     assert visit.purchase.reward == reward
@@ -85,6 +94,7 @@ def test_the_keyboard_chooses_options_too(server: SiteServer, chromium: Chromium
     driver.get(f"{server.url}{ITEM}")
     link = driver.find_element("css selector", "a.choose[aria-label='red']")
     link.send_keys(Keys.ENTER)
+    gone(driver, link)
     assert "red" in driver.current_url
     current = driver.find_element("css selector", "a.choose[aria-current='true']")
     assert current.get_attribute("aria-label") == "red"
@@ -100,7 +110,9 @@ def test_the_page_keeps_its_place_while_options_are_chosen(
         run(chromium, "window.scrollTo(0, 250)")
         place = run(chromium, "return window.scrollY")
         assert place > 100
+        former = driver.find_element("tag name", "body")
         run(chromium, "document.querySelector('input[value=red]').click()")
+        gone(driver, former)
         assert "red" in driver.current_url
         assert run(chromium, "return window.scrollY") == place
         driver.get(f"{server.url}/item_page/fixed_0/{shops.DESKS[2]}/desk/1/%7B%7D")
