@@ -81,9 +81,15 @@ def _opd_without_base(config: Config, active: dict[str, Any]) -> str | None:
     )
 
 
-def _opd_replaces(config: Config, active: dict[str, Any]) -> str | None:
+def _replacing(active: dict[str, Any]) -> Any:
+    """The section `opd` where it puts its own in the place of every advantage, else None."""
     section = active.get("opd")
-    if section is None or section.form != "advantage" or section.combine != "replace":
+    replaces = section is not None and (section.form, section.combine) == ("advantage", "replace")
+    return section if replaces else None
+
+
+def _opd_replaces(config: Config, active: dict[str, Any]) -> str | None:
+    if _replacing(active) is None:
         return None
     others = [name for name in ("serl", "rlsd", "opid", "luffy") if name in active]
     if not others:
@@ -95,8 +101,8 @@ def _opd_replaces(config: Config, active: dict[str, Any]) -> str | None:
 
 
 def _opd_replaces_kl(config: Config, active: dict[str, Any]) -> str | None:
-    section, objective = active.get("opd"), config.objective
-    if section is None or section.form != "advantage" or section.combine != "replace":
+    objective = config.objective
+    if _replacing(active) is None:
         return None
     if objective.kl_placement != "reward" or not objective.kl_coef > 0:
         return None
@@ -108,10 +114,8 @@ def _opd_replaces_kl(config: Config, active: dict[str, Any]) -> str | None:
 
 
 def _opd_replaces_by_its_start(config: Config, active: dict[str, Any]) -> str | None:
-    section = active.get("opd")
-    if section is None or section.form != "advantage" or section.combine != "replace":
-        return None
-    if section.teacher is not None or not section.weight > 0:
+    section = _replacing(active)
+    if section is None or section.teacher is not None or not section.weight > 0:
         return None
     return (
         "auxiliary.opd.combine=replace switches the rewards off, and auxiliary.opd.teacher=null is "

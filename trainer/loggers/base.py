@@ -9,12 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from agent_envs.errors import SeroError
 
-__all__ = ["Identity", "Logger", "LoggerError", "evaluation_numbers", "flat", "without_secrets"]
+__all__ = [
+    "Identity",
+    "Logger",
+    "LoggerError",
+    "evaluation_numbers",
+    "flat",
+    "tracker_package",
+    "without_secrets",
+]
 
 
 class LoggerError(SeroError):
@@ -39,6 +48,21 @@ class Identity:
     folder: Path
     first: int
     config: Mapping[str, Any]
+
+
+def tracker_package(name: str, module: str | None = None) -> Any:
+    """The package of the tracker `name`, or a module of it.
+
+    Raises:
+        LoggerError: it cannot be imported; names the extra.
+    """
+    try:
+        return import_module(module or name)
+    except ImportError as error:
+        raise LoggerError(
+            f"log.to names {name}, whose package cannot be imported here ({error}). Install it "
+            f"with pip install 'sero-rl[{name}]', or take it out of log.to."
+        ) from error
 
 
 class Logger(Protocol):

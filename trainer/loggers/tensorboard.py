@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.loggers.base import Identity, LoggerError
+from trainer.loggers.base import Identity, tracker_package
 
 __all__ = ["TensorBoardLogger"]
 
@@ -25,15 +25,9 @@ class TensorBoardLogger:
     name = "tensorboard"
 
     def __init__(self, run: Identity) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise LoggerError(
-                f"log.to names tensorboard, whose package cannot be imported here ({error}). "
-                "Install it with pip install 'sero-rl[tensorboard]', or take it out of log.to."
-            ) from error
+        torchs = tracker_package("tensorboard", "torch.utils.tensorboard")
         resumed = {"purge_step": run.first + 1} if run.first else {}
-        self._writer: Any = SummaryWriter(str(run.folder / self.name), **resumed)
+        self._writer: Any = torchs.SummaryWriter(str(run.folder / self.name), **resumed)
         if not run.first:
             # Indented text is code for TensorBoard: nothing in it acts as markup.
             text = json.dumps(run.config, indent=2).replace("\n", "\n    ")

@@ -9,10 +9,8 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from contextlib import redirect_stdout
-from importlib import import_module
-from typing import Any
 
-from trainer.loggers.base import Identity, LoggerError
+from trainer.loggers.base import Identity, LoggerError, tracker_package
 
 __all__ = ["TrackioLogger"]
 
@@ -27,13 +25,7 @@ class TrackioLogger:
     name = "trackio"
 
     def __init__(self, run: Identity) -> None:
-        try:
-            trackio: Any = import_module("trackio")
-        except ImportError as error:
-            raise LoggerError(
-                f"log.to names trackio, whose package cannot be imported here ({error}). Install "
-                "it with pip install 'sero-rl[trackio]', or take it out of log.to."
-            ) from error
+        trackio = tracker_package("trackio")
         self._client = trackio
         try:
             with redirect_stdout(io.StringIO()):  # standard output is the command's own

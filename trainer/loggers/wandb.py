@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
-from trainer.loggers.base import Identity, LoggerError
+from trainer.loggers.base import Identity, LoggerError, tracker_package
 
 __all__ = ["WandbLogger", "answers"]
 
@@ -32,13 +31,7 @@ class WandbLogger:
     name = "wandb"
 
     def __init__(self, run: Identity) -> None:
-        try:
-            wandb: Any = import_module("wandb")
-        except ImportError as error:
-            raise LoggerError(
-                f"log.to names wandb, whose package cannot be imported here ({error}). Install "
-                "it with pip install 'sero-rl[wandb]', or take it out of log.to."
-            ) from error
+        wandb = tracker_package("wandb")
         mode = os.environ.get("WANDB_MODE") or (
             "online" if answers(os.environ.get("WANDB_BASE_URL") or SERVER) else "offline"
         )

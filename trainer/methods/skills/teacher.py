@@ -184,7 +184,7 @@ class Distilled(Method, ABC):
         self, student_B_T: Tensor, teacher_B_T: Tensor, mask_B_T: Tensor, part: Part
     ) -> Tensor:
         """The loss of a micro-batch, before its weight."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.name} has no loss of its own.")
 
     def prepare(self, rollouts: Rollouts, model: nn.Module) -> None:
         # The trained module itself, to be asked again before a step; its values are not kept.
