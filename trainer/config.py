@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from trainer.catalogue import where_to_say
 from trainer.composition import conflicts
 from trainer.config_auxiliary import AuxiliaryConfig, FormatOnlyConfig, SeroConfig
+from trainer.config_env import EnvConfig, GeneratedConfig, GeneratedShopConfig, WebShopConfig
 from trainer.config_files import read_file
 from trainer.config_objective import (
     PUBLISHED,
@@ -32,10 +33,7 @@ from trainer.config_objective import (
 )
 from trainer.config_sections import (
     ConfigError,
-    EnvConfig,
     EvalConfig,
-    GeneratedConfig,
-    GeneratedShopConfig,
     LogConfig,
     LoraConfig,
     ModelConfig,
@@ -45,7 +43,6 @@ from trainer.config_sections import (
     RolloutConfig,
     RunConfig,
     SamplerConfig,
-    WebShopConfig,
 )
 from trainer.config_warmstart import WarmstartConfig
 from trainer.environments import PLANNER, check_environment, environment_of

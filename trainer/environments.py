@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 import gymnasium
 
-from trainer.config_sections import ConfigError, EnvConfig
+from trainer.config_env import EnvConfig
+from trainer.config_sections import ConfigError
 
 __all__ = [
     "ALFWORLD",

@@ -22,7 +22,8 @@ import gymnasium
 
 from agent_envs.core import TextEnv
 from agent_envs.errors import InvalidOption
-from trainer.config_sections import ConfigError, EnvConfig
+from trainer.config_env import EnvConfig
+from trainer.config_sections import ConfigError
 from trainer.environments import Environment, TaskRef
 from trainer.named import NamedError, arguments_of, maker_of, somebodys
 

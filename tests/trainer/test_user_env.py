@@ -235,7 +235,7 @@ def test_an_own_environment_is_opened_without_oracles() -> None:
     code = """
 import sys
 sys.modules["oracles"] = None
-from trainer.config_sections import EnvConfig
+from trainer.config_env import EnvConfig
 from trainer.worlds import WorldRecipe
 env = WorldRecipe(EnvConfig(id="tests.agent_envs.lamp_env:LampEnv", max_steps=8), "train")()
 print(len(env.unwrapped.task_ids), "torch" in sys.modules)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from trainer.config_sections import EnvConfig
+from trainer.config_env import EnvConfig
 from trainer.environments import TaskSet
 from trainer.pools.base import EnvPool, TextEnvironment, proxies
 from trainer.worlds import make_env
