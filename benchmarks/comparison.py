@@ -3,7 +3,7 @@
     python benchmarks/comparison.py                                  # hours on two cores
     python benchmarks/comparison.py --out runs/comparison            # goes on with that folder
 
-The comparing is `sero demo --seeds 5` (trainer/demo_runs.py); this script keeps its figures.
+The comparing is `sero demo --seeds 5` (trainer/demo/runs.py); this script keeps its figures.
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ NO_TESTS = 5
 TESTS = (
     "tests/trainer/objectives",
     "tests/trainer/auxiliary",
-    "tests/trainer/test_verify_vectors.py",
+    "tests/trainer/vectors/test_verify_vectors.py",
 )
-SHARED = ("trainer/vectors", "trainer/verify_vectors.py", "tests/vectors", "tests/conftest.py",
+SHARED = ("trainer/vectors", "trainer/vectors/verify.py", "tests/vectors", "tests/conftest.py",
           "tests/support.py", "tests/trainer/conftest.py")  # fmt: skip
 COPIED = ("agent_envs", "oracles", "trainer", "tests", "benchmarks", "docs", "pyproject.toml")
 

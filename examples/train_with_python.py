@@ -4,7 +4,7 @@
 
 The pieces are those of `sero train`. Put your own in their place: another `Config`, a model and
 tokenizer of yours in place of the warm-started tiny one, your own loop around `Trainer.iterate`.
-An environment of your own joins with `trainer.environments.register_environment`.
+An environment of your own joins with `trainer.worlds.environments.register_environment`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from trainer.config import load_config
 from trainer.iteration import Trainer
 from trainer.models.tiny import save_policy
-from trainer.run_folder import RunFolder
-from trainer.warmstart import warm_policy
-from trainer.worlds import make_env, open_tasks, split_tasks
+from trainer.runs.folder import RunFolder
+from trainer.supervised.warmstart import warm_policy
+from trainer.worlds.tasks import make_env, open_tasks, split_tasks
 
 SETTINGS = {
     "env": {"data": "generated", "max_steps": 15},

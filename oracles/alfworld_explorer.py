@@ -61,7 +61,7 @@ class ALFWorldExplorer:
     The same seed and the same texts give the same commands.
 
     Args:
-        budget_s: not needed, an answer takes about a millisecond; for `trainer.oracle_registry`.
+        budget_s: not needed, an answer takes about a millisecond; for `trainer.worlds.oracles`.
         seed: decides between receptacles that are equally good.
         risk: ``go to`` a receptacle at the player's own spot is refused, and nothing says which
             ones stand together but ``look``. Where the chance is above `risk`, the explorer looks

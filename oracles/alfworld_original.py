@@ -47,7 +47,7 @@ class OriginalHandCoded:
     (UNSUPPORTED) and after `max_steps` answers (TIMEOUT).
 
     Args:
-        budget_s: not needed, an answer takes about a millisecond; for `trainer.oracle_registry`.
+        budget_s: not needed, an answer takes about a millisecond; for `trainer.worlds.oracles`.
         seed: of its draws, as `random.seed` at the start of the episode would be in the original.
         repaired: whether it notes what it puts down (`agent_envs.alfworld.original.experts`);
             False: as it is shipped.

@@ -1,6 +1,6 @@
 """Episodes of a policy, and the states of failed ones from which an oracle takes over.
 
-Players here need no model. A trained policy plays in `trainer.bank_policy`.
+Players here need no model. A trained policy plays in `trainer.banks.policy`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.data import Turn
 from trainer.generation.base import Generation, GenerationRequest
+from trainer.rollouts.data import Turn
 
 
 class ByteTokenizer:

@@ -12,7 +12,7 @@ import pytest
 from tests.support import ROOT
 from tests.trainer import small
 from trainer.models.tiny import load_policy
-from trainer.run_folder import load_trained
+from trainer.runs.folder import load_trained
 
 EXAMPLES = ROOT / "examples"
 

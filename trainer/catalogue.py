@@ -1,6 +1,6 @@
 """What objectives there are: pure data, for `sero objectives` and for who chooses one.
 
-One entry for every base objective of `trainer.config_objective.ObjectiveConfig.name` and every
+One entry for every base objective of `trainer.config.objective.ObjectiveConfig.name` and every
 auxiliary one of `trainer.methods.registry.METHODS`, in their order there.
 
 Costs are forward passes without gradient, and forward-and-backward passes, on top of one plain

@@ -20,32 +20,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.checkpoint import (
+from trainer.config import Config, config_hash
+from trainer.evaluation.evaluate import evaluate
+from trainer.generation.base import Sampler, streaming
+from trainer.generation.registry import make_sampler
+from trainer.learning.learner import Counters, Learner
+from trainer.methods.protocol import Method, Setup
+from trainer.metrics import MetricsLog, Phases
+from trainer.models.critic import make_critic
+from trainer.models.lora import adapter_state, has_adapters, load_adapter_state, merged
+from trainer.planning.performance import iteration_performance, peak_of, policy_shape
+from trainer.pools.registry import make_envs
+from trainer.rollouts.data import Turn, write_turns
+from trainer.rollouts.dynamic_sampling import Collected, collect_rounds
+from trainer.rollouts.metrics import rollout_metrics
+from trainer.rollouts.rollout import Episode, PlaySettings, TextEnvironment, Trajectory, play
+from trainer.runs.checkpoint import (
     Checkpoint,
     CheckpointError,
     read_tensors,
     restore_optimizer,
     save_checkpoint,
 )
-from trainer.config import Config, config_hash
-from trainer.critic import make_critic
-from trainer.data import Turn, write_turns
-from trainer.dynamic_sampling import Collected, collect_rounds
-from trainer.environments import TaskSet
-from trainer.evaluate import evaluate
-from trainer.generation.base import Sampler, streaming
-from trainer.generation.registry import make_sampler
-from trainer.learner import Counters, Learner
-from trainer.lora import adapter_state, has_adapters, load_adapter_state, merged
-from trainer.methods.protocol import Method, Setup
-from trainer.metrics import MetricsLog, Phases
-from trainer.performance import iteration_performance, peak_of, policy_shape
-from trainer.pools.registry import make_envs
-from trainer.rollout import Episode, PlaySettings, TextEnvironment, Trajectory, play
-from trainer.rollout_metrics import rollout_metrics
-from trainer.run_folder import RunFolder, make_student
-from trainer.runinfo import write_json
-from trainer.worlds import make_env, open_tasks, split_tasks, spread, tasks_from
+from trainer.runs.folder import RunFolder, make_student
+from trainer.runs.info import write_json
+from trainer.worlds.environments import TaskSet
+from trainer.worlds.tasks import make_env, open_tasks, split_tasks, spread, tasks_from
 
 __all__ = ["Trainer"]
 
@@ -233,7 +233,7 @@ class Trainer:
         return tasks
 
     def evaluator(self) -> Callable[..., dict[str, Any]]:
-        """`trainer.evaluate.evaluate`, or what stands in for it."""
+        """`trainer.evaluation.evaluate.evaluate`, or what stands in for it."""
         return evaluate
 
     def save(self, iteration: int) -> Path:

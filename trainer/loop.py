@@ -1,7 +1,7 @@
 """The training loop: start or resume a run, iterate, log, checkpoint, evaluate.
 
-Promise (tests/trainer/test_resume.py): resuming is a continuation. 6 iterations equal 3, a resume,
-and 3 more.
+Promise (tests/trainer/runs/test_resume.py): resuming is a continuation. 6 iterations equal 3, a
+resume, and 3 more.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from typing import Any
 import torch
 
 from agent_envs.errors import SeroError
-from trainer.checkpoint import checkpoint_numbers, keep_only, last_finite
 from trainer.config import Config, resolve
-from trainer.environments import TaskSet
+from trainer.config.stopping import evaluation_due
 from trainer.iteration import Trainer
 from trainer.loggers.registry import RunLog, check_loggers, open_run_log
-from trainer.lora import AdaptersOff, add_adapters
+from trainer.models.lora import AdaptersOff, add_adapters
+from trainer.models.packed_attention import use_packing
 from trainer.models.tiny import load_policy, save_policy
-from trainer.packed_attention import use_packing
-from trainer.preflight import check_prompts
-from trainer.resume import (
+from trainer.runs.checkpoint import checkpoint_numbers, keep_only, last_finite
+from trainer.runs.folder import RunFolder, RunFolderError, dtype_of, usable_device
+from trainer.runs.info import run_info, write_json
+from trainer.runs.lock import held, writable
+from trainer.runs.preflight import check_prompts
+from trainer.runs.resume import (
     changed_fields,
     checkpoint_to_resume,
     clear_strays,
     cut_logs,
     set_aside,
 )
-from trainer.run_folder import RunFolder, RunFolderError, dtype_of, usable_device
-from trainer.run_lock import held, writable
-from trainer.run_status import Stop, best_checkpoint, stops_early, write_status
-from trainer.runinfo import run_info, write_json
-from trainer.stopping import evaluation_due
-from trainer.worlds import check_splits, open_tasks
+from trainer.runs.status import Stop, best_checkpoint, stops_early, write_status
+from trainer.worlds.environments import TaskSet
+from trainer.worlds.tasks import check_splits, open_tasks
 
 __all__ = ["NonFiniteError", "TrainResult", "train"]
 
@@ -240,13 +240,13 @@ def _started(
     if config.model.path is not None:
         model, tokenizer = load_policy(config.model.path)
         if config.warmstart.given_model:
-            from trainer.warmstart import warm_given
+            from trainer.supervised.warmstart import warm_given
 
             model = model.to(config.run.device)
             report = warm_given(config, task_set, model, tokenizer, on_warmstart)
             write_json(folder.path / "warmstart.json", report)
     else:
-        from trainer.warmstart import warm_policy
+        from trainer.supervised.warmstart import warm_policy
 
         model, tokenizer, report = warm_policy(config, task_set, on_warmstart)
         write_json(folder.path / "warmstart.json", report)

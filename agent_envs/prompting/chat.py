@@ -2,7 +2,7 @@
 
 The first message holds rules, task and first observation; every later one what is observed then
 and the commands that are possible. Nothing is repeated: what was said before is the history. How
-messages become token ids is `trainer.chat`'s business.
+messages become token ids is `trainer.rollouts.chat`'s business.
 """
 
 from __future__ import annotations

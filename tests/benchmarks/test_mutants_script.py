@@ -38,7 +38,7 @@ def tree(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "trainer/objectives/__init__.py": "",
         "tests/trainer/objectives/test_half.py": NEAR,
         "tests/trainer/auxiliary/test_far.py": FAR,
-        "tests/trainer/test_verify_vectors.py": "def test_vectors():\n    pass\n",
+        "tests/trainer/vectors/test_verify_vectors.py": "def test_vectors():\n    pass\n",
     }
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def test_bugs_are_caught_in_a_copy(script: Any, tree: Path, tmp_path: Path) -> N
 def test_near_tests_come_first_and_none_is_left_out(script: Any) -> None:
     near, far = script.ordered_tests(ROOT, "trainer/objectives/hgpo.py")
     assert near[0] == "tests/trainer/objectives/test_objectives_hgpo.py"
-    assert far[0] == "tests/trainer/test_verify_vectors.py"
+    assert far[0] == "tests/trainer/vectors/test_verify_vectors.py"
     wanted = {
         path.relative_to(ROOT).as_posix()
         for folder in ("objectives", "auxiliary")

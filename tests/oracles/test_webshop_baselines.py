@@ -27,8 +27,8 @@ from oracles.webshop_baselines import ChoiceOracle, RuleOracle, RuleState, instr
 from oracles.webshop_goal import WebShopGoalOracle
 from tests.oracles.toy_shop import everything, goal_for, item, on_item, shop_of
 from tests.support import full_count
-from trainer.environments import ALFWORLD, WEBSHOP
-from trainer.oracle_registry import make_oracle
+from trainer.worlds.environments import ALFWORLD, WEBSHOP
+from trainer.worlds.oracles import make_oracle
 
 QUERY = "find me a mug"
 SIZES = {"size": ["small", "large"]}

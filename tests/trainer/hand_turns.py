@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tests.fakes import make_turn
-from trainer.data import Turn
+from trainer.rollouts.data import Turn
 
 # Trajectory: group, states of its turns, end, tokens of each reply, malformed replies.
 # An end is "win", the state in which the budget of steps ran out, or "over": ended, not won.

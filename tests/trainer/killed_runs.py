@@ -1,4 +1,4 @@
-"""Trains, kills itself at a point, resumes: run as a program by tests/trainer/test_killed.py.
+"""Trains, kills itself at a point, resumes: run as a program by tests/trainer/runs/test_killed.py.
 
     python killed_runs.py FOLDER POINT...
 
@@ -20,29 +20,29 @@ from typing import Any
 
 import torch
 
-import trainer.checkpoint
 import trainer.iteration
-import trainer.learner
+import trainer.learning.learner
 import trainer.loop
 import trainer.metrics
-import trainer.run_status
-import trainer.runinfo
+import trainer.runs.checkpoint
+import trainer.runs.info
+import trainer.runs.status
 from trainer.config import Config, from_dict
 
 POINTS: dict[str, tuple[Any, str]] = {
     "start": (trainer.loop, "save_policy"),  # the policy that training begins with
     "info": (trainer.loop, "run_info"),  # before run.json
     "collect": (trainer.iteration, "play"),
-    "update": (trainer.learner, "optimiser_step"),
+    "update": (trainer.learning.learner, "optimiser_step"),
     "turns": (trainer.iteration, "write_turns"),
-    "save_file": (trainer.checkpoint, "save_file"),
-    "save_json": (trainer.checkpoint, "write_json"),
-    "save_sync": (trainer.checkpoint, "_sync"),
-    "save_rename": (trainer.checkpoint.os, "replace"),
-    "remove": (trainer.checkpoint.shutil, "rmtree"),
+    "save_file": (trainer.runs.checkpoint, "save_file"),
+    "save_json": (trainer.runs.checkpoint, "write_json"),
+    "save_sync": (trainer.runs.checkpoint, "_sync"),
+    "save_rename": (trainer.runs.checkpoint.os, "replace"),
+    "remove": (trainer.runs.checkpoint.shutil, "rmtree"),
     "eval": (trainer.iteration, "evaluate"),
     "eval_write": (trainer.iteration, "write_json"),
-    "status": (trainer.run_status, "write_json"),
+    "status": (trainer.runs.status, "write_json"),
     "log": (trainer.metrics.MetricsLog, "write"),
 }
 """Name -> the module or class whose attribute is called."""

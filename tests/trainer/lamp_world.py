@@ -14,7 +14,7 @@ import gymnasium
 
 from oracles.base import Decision, History, Plan, PlanStatus
 from tests.agent_envs.lamp_env import LampEnv
-from trainer.environments import Environment, register_environment
+from trainer.worlds.environments import Environment, register_environment
 
 ENV_ID = "TestOpenLamp-v0"
 

@@ -13,10 +13,10 @@ from agent_envs.alfworld.games import GameSet
 from trainer.config import Config, load_config
 from trainer.generation.base import Generation, GenerationRequest
 from trainer.models.tiny import TinyConfig, build_model, train_tokenizer
-from trainer.rollout import Episode, PlaySettings, Student, Trajectory, play
-from trainer.run_folder import make_student
-from trainer.warmstart import demonstrate, demonstration_texts
-from trainer.worlds import make_env, open_tasks, split_tasks
+from trainer.rollouts.rollout import Episode, PlaySettings, Student, Trajectory, play
+from trainer.runs.folder import make_student
+from trainer.supervised.warmstart import demonstrate, demonstration_texts
+from trainer.worlds.tasks import make_env, open_tasks, split_tasks
 
 BASE: dict[str, Any] = {
     "env.generated.train": 8,
@@ -170,7 +170,7 @@ def rollouts(
     config: Config, sampler: Any, *, iteration: int = 0, snapshots: bool = True
 ) -> list[Trajectory]:
     """One iteration's groups, as the loop collects them."""
-    from trainer.worlds import tasks_at
+    from trainer.worlds.tasks import tasks_at
 
     c = config
     ids = split_tasks(c.env, games(), "train")

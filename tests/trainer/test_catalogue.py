@@ -11,7 +11,7 @@ import pytest
 from tests.support import ROOT
 from trainer.catalogue import CATALOGUE, NOT_TRAINABLE, Need, chosen, where_to_say
 from trainer.config import AuxiliaryConfig, ObjectiveConfig
-from trainer.config_objective import CRITIC
+from trainer.config.objective import CRITIC
 from trainer.methods.registry import METHODS
 
 BASE = [entry for entry in CATALOGUE if entry.kind == "base"]

@@ -15,10 +15,10 @@ import pytest
 from tests.support import full_count
 from tests.trainer import small
 from tests.trainer.two_worlds import cloned_policy, short_config
-from trainer.environments import ALFWORLD, WEBSHOP
 from trainer.loop import train
 from trainer.methods.registry import METHODS
 from trainer.models.tiny import load_policy
+from trainer.worlds.environments import ALFWORLD, WEBSHOP
 
 LIBRARY = [{"name": "plan", "text": "look where such things are kept, then do what was asked"}]
 ANALYSER = {"model": f"{__name__}:analyser"}

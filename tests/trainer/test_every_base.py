@@ -16,13 +16,13 @@ import torch
 from tests.support import full_count
 from tests.trainer import small
 from tests.trainer.two_worlds import cloned_policy, short_config
-from trainer.base_advantages import base_advantages
-from trainer.config_objective import ObjectiveConfig
-from trainer.data import read_turns, segments_from_turns
-from trainer.environments import ALFWORLD, WEBSHOP
+from trainer.config.objective import ObjectiveConfig
+from trainer.learning.base_advantages import base_advantages
 from trainer.loop import train
 from trainer.models.tiny import load_policy
-from trainer.run_folder import RunFolder
+from trainer.rollouts.data import read_turns, segments_from_turns
+from trainer.runs.folder import RunFolder
+from trainer.worlds.environments import ALFWORLD, WEBSHOP
 
 NAMES = (
     "grpo", "dr_grpo", "dapo", "gspo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gigpo",

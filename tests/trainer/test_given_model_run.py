@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.trainer import small
-from tests.trainer.test_demonstrations import chat_tokenizer
+from tests.trainer.supervised.test_demonstrations import chat_tokenizer
 from trainer.config import ConfigError
 from trainer.loop import train
 from trainer.models.tiny import load_policy, save_policy
-from trainer.run_folder import load_trained
+from trainer.runs.folder import load_trained
 
 
 @pytest.mark.parametrize("template", ["field", "compact"])

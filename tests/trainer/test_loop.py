@@ -12,13 +12,13 @@ import torch
 
 from agent_envs.errors import MissingData
 from tests.trainer import small
-from tests.trainer.runs import run_config, sampled, trained, untimed
-from trainer.data import read_turns
+from tests.trainer.short_runs import run_config, sampled, trained, untimed
 from trainer.iteration import Trainer
 from trainer.loop import train
 from trainer.metrics import read_metrics
 from trainer.models.tiny import load_policy
-from trainer.run_folder import RunFolder
+from trainer.rollouts.data import read_turns
+from trainer.runs.folder import RunFolder
 
 
 def test_two_runs_of_one_config_are_equal(tmp_path: Path) -> None:

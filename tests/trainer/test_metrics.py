@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.trainer import small
-from tests.trainer.runs import run_config
+from tests.trainer.short_runs import run_config
 from trainer.loop import train
 from trainer.metrics import MetricsLog, Phases, perf_metrics, phase_seconds, read_metrics
-from trainer.run_folder import load_trained
+from trainer.runs.folder import load_trained
 
 
 def test_rates_by_hand() -> None:

@@ -19,11 +19,11 @@ from agent_envs.alfworld.compile import compile_game
 from agent_envs.alfworld.games import GameSet
 from oracles.base import Decision, History, PlanStatus
 from tests.trainer import small
-from trainer.branch_records import GrownRoot, RootChoice
-from trainer.branching import grow
+from trainer.branches.branching import grow
+from trainer.branches.records import GrownRoot, RootChoice
 from trainer.config import Config
-from trainer.rollout import Episode, PlaySettings, Trajectory, play
-from trainer.worlds import make_env, split_tasks
+from trainer.rollouts.rollout import Episode, PlaySettings, Trajectory, play
+from trainer.worlds.tasks import make_env, split_tasks
 
 
 def _config() -> Config:
@@ -88,7 +88,7 @@ def _replaced(problem: str, game: Any, o: int, source: int, target: int) -> str 
 @lru_cache(maxsize=1)
 def _pairs() -> tuple[_Pair, ...]:
     config = _config()
-    from trainer.worlds import open_tasks
+    from trainer.worlds.tasks import open_tasks
 
     games = open_tasks(config.env)
     pairs = []
@@ -180,7 +180,7 @@ def test_branch_prompts_depend_on_what_was_seen_alone(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A fixed script does not win; the gate is opened so that its rows are made all the same.
-    monkeypatch.setattr("trainer.branching.gate", lambda *_: 1.0)
+    monkeypatch.setattr("trainer.branches.branching.gate", lambda *_: 1.0)
     pair = _pairs()[number]
     oracle = [f"go to {pair.target}", f"go to {pair.source}", f"open {pair.source}", "inventory"]
     roots = []

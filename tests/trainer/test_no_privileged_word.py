@@ -30,10 +30,10 @@ from tests.oracles.twins import (
 from tests.support import full_count
 from tests.trainer import small
 from tests.trainer.test_webshop_training import shop_config
-from trainer.branch_targets import branch_prompts, branch_target, branch_views
+from trainer.branches.targets import branch_prompts, branch_target, branch_views
 from trainer.config import Config, SeroConfig
-from trainer.rollout import Student
-from trainer.run_folder import make_student
+from trainer.rollouts.rollout import Student
+from trainer.runs.folder import make_student
 
 STUDENT = ("inventory", "go to nowhere 1", "look")
 LIMIT = 20_000

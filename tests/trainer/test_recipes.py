@@ -15,12 +15,12 @@ import pytest
 
 from tests.support import ROOT, full_count
 from tests.trainer import small
-from tests.trainer.test_demonstrations import chat_tokenizer
+from tests.trainer.supervised.test_demonstrations import chat_tokenizer
 from trainer.config import Config, ConfigError, from_dict, load_config, resolve
 from trainer.models.tiny import ModelFolderError, save_policy
-from trainer.preflight import check_prompts
-from trainer.run_folder import make_student
-from trainer.worlds import make_env, open_tasks
+from trainer.runs.folder import make_student
+from trainer.runs.preflight import check_prompts
+from trainer.worlds.tasks import make_env, open_tasks
 
 RECIPES = ROOT / "examples" / "recipes"
 BASES = ("grpo", "gigpo", "hgpo", "graphgpo")

@@ -12,19 +12,25 @@ import torch
 
 from tests.trainer import small
 from trainer.auxiliary.sero import Branch, sero_loss
-from trainer.branch_records import GrownRoot
-from trainer.branching import Brancher, step_rows
+from trainer.branches.branching import Brancher, step_rows
+from trainer.branches.records import GrownRoot
 from trainer.config import Config
-from trainer.data import Turn, read_turns, write_turns
-from trainer.learner import Learner
+from trainer.learning.learner import Learner
+from trainer.learning.update import (
+    BaseStep,
+    LossStats,
+    auxiliary_backward,
+    base_backward,
+    score_segments,
+)
 from trainer.methods.format_only import FormatOnly
 from trainer.methods.protocol import PassLimits, Setup
 from trainer.methods.registry import make_methods
 from trainer.methods.sero import Sero
 from trainer.metrics import Phases
-from trainer.policy import collate, token_logprobs
-from trainer.update import BaseStep, LossStats, auxiliary_backward, base_backward, score_segments
-from trainer.worlds import make_env
+from trainer.models.policy import collate, token_logprobs
+from trainer.rollouts.data import Turn, read_turns, write_turns
+from trainer.worlds.tasks import make_env
 
 
 def _config(**overrides: Any) -> Config:

@@ -21,22 +21,22 @@ from agent_envs.webshop.catalogue.goal_dicts import goal_to_dict
 from tests.fakes import ByteTokenizer, ScriptedSampler
 from tests.support import ROOT, run_python
 from tests.trainer import small
-from trainer.base_advantages import turn_advantages
-from trainer.batch import training_rewards
-from trainer.branch_records import RootChoice
-from trainer.branching import Brancher, grow
+from trainer.branches.branching import Brancher, grow
+from trainer.branches.records import RootChoice
 from trainer.config import Config, from_dict, load_config, resolve
-from trainer.data import read_turns
-from trainer.environments import WEBSHOP, TaskSet
-from trainer.evaluate import Incomparable, check_comparable, evaluate
+from trainer.evaluation.evaluate import Incomparable, check_comparable, evaluate
+from trainer.learning.base_advantages import turn_advantages
+from trainer.learning.batch import training_rewards
 from trainer.loop import TrainResult, train
 from trainer.metrics import read_metrics
 from trainer.models.tiny import load_policy
-from trainer.oracle_registry import make_planner
-from trainer.rollout import Episode, PlaySettings, Student, Trajectory, play
-from trainer.run_folder import RunFolder, make_student
-from trainer.warmstart import demonstrate
-from trainer.worlds import make_env, open_tasks, split_tasks
+from trainer.rollouts.data import read_turns
+from trainer.rollouts.rollout import Episode, PlaySettings, Student, Trajectory, play
+from trainer.runs.folder import RunFolder, make_student
+from trainer.supervised.warmstart import demonstrate
+from trainer.worlds.environments import WEBSHOP, TaskSet
+from trainer.worlds.oracles import make_planner
+from trainer.worlds.tasks import make_env, open_tasks, split_tasks
 
 SHOP: dict[str, Any] = {
     "env.id": WEBSHOP,
@@ -140,7 +140,7 @@ import json
 import agent_envs
 from pathlib import Path
 from agent_envs.webshop.env import WebShopEnv
-from trainer.evaluate_run import evaluate_run
+from trainer.evaluation.run import evaluate_run
 
 def forbidden(*args, **kwargs):
     raise AssertionError("evaluation reached for what a deployed policy does not have")

@@ -10,10 +10,10 @@ from typing import Any
 from tests.trainer import small
 from tests.trainer.test_webshop_training import SHOP
 from trainer.config import Config, load_config
-from trainer.environments import ALFWORLD, WEBSHOP
 from trainer.models.tiny import save_policy
-from trainer.warmstart import warm_policy
-from trainer.worlds import open_tasks
+from trainer.supervised.warmstart import warm_policy
+from trainer.worlds.environments import ALFWORLD, WEBSHOP
+from trainer.worlds.tasks import open_tasks
 
 
 def short_config(env: str, **changes: Any) -> Config:

@@ -6,8 +6,8 @@ masks; it also rewards and blames blocks that were never run. Where a reply has 
 of tags both fall back to `agent_envs.prompting.action_spans`: an unclosed block, then
 `search[...]` / `click[...]`.
 
-For a reply of the student's own template `trainer.tokens.command_mask` asks that template; the
-functions here work on any text, whatever wrote it.
+For a reply of the student's own template `trainer.rollouts.tokens.command_mask` asks that
+template; the functions here work on any text, whatever wrote it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from agent_envs.prompting import action_spans as spans_of_blocks
-from trainer.tokens import Span, span_mask
+from trainer.rollouts.tokens import Span, span_mask
 
 Which = Literal["executed", "all"]
 

@@ -1,4 +1,4 @@
-"""Plays episodes with a model that speaks text. The counterpart of `trainer.rollout` without ids.
+"""Plays episodes with a model that speaks text: `trainer.rollouts.rollout` without token ids.
 
 A reply depends on its own stream, keyed by (seed, trial, task, turn), so neither the number of
 environments nor the order of replies changes an outcome of a local policy.
@@ -16,9 +16,9 @@ import gymnasium
 from agent_envs.prompting import History, ParsedReply, PromptView
 from trainer import rng
 from trainer.baselines.models import Prompt, ReplyModel, TextReply, TextRequest
-from trainer.data import CONTEXT_OVERFLOW, WRAPPER_LIMIT
 from trainer.evaluation.outcomes import Outcome
 from trainer.generation.base import SamplerError
+from trainer.rollouts.data import CONTEXT_OVERFLOW, WRAPPER_LIMIT
 
 __all__ = [
     "Agent",

@@ -17,9 +17,9 @@ from agent_envs.streams import stream
 from oracles.alfworld_planner import ALFWorldPlanner
 from oracles.webshop_goal import WebShopGoalOracle
 from trainer.config import load_config
-from trainer.environments import WEBSHOP
-from trainer.runinfo import write_json
-from trainer.worlds import make_env, open_tasks, split_tasks
+from trainer.runs.info import write_json
+from trainer.worlds.environments import WEBSHOP
+from trainer.worlds.tasks import make_env, open_tasks, split_tasks
 
 SEED = 72_001
 """Of the generated data; no default and no benchmark has it."""

@@ -15,8 +15,8 @@ import numpy as np
 
 from agent_envs.prompting import Message
 from trainer.generation.base import GenerationRequest, Sampler, streaming
-from trainer.rollout import Student
-from trainer.tokens import encode_rendered, encode_text
+from trainer.rollouts.rollout import Student
+from trainer.rollouts.tokens import encode_rendered, encode_text
 
 __all__ = ["PolicyModel", "ReplyModel", "TextReply", "TextRequest"]
 

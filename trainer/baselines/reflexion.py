@@ -2,7 +2,7 @@
 
 ReAct, up to a number of trials; the last three notes stand before the task. A task counts as solved
 if any trial solves it, so the figure does not compare with that of single attempts: results say how
-many trials were allowed, and `trainer.evaluate.check_comparable` refuses.
+many trials were allowed, and `trainer.evaluation.evaluate.check_comparable` refuses.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from trainer.bench.train_world import texts_of, write_tasks
 from trainer.config import Config, load_config
 from trainer.iteration import Trainer
 from trainer.models.tiny import TinyConfig, build_model, load_policy, save_policy, train_tokenizer
-from trainer.run_folder import RunFolder
+from trainer.runs.folder import RunFolder
 
 __all__ = ["AT_LEAST", "BELOW", "QUICK", "Plan", "figures", "measure", "missed"]
 

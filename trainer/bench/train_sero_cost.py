@@ -37,14 +37,14 @@ from torch import nn
 import agent_envs
 from agent_envs.errors import DataError
 from trainer.config import Config, load_config
-from trainer.dynamic_sampling import Collected
 from trainer.iteration import Trainer
 from trainer.methods.protocol import PassLimits, Setup, Step
 from trainer.methods.sero import Sero
-from trainer.rollout import Trajectory
-from trainer.run_folder import RunFolder
-from trainer.warmstart import warm_policy
-from trainer.worlds import make_env, open_tasks
+from trainer.rollouts.dynamic_sampling import Collected
+from trainer.rollouts.rollout import Trajectory
+from trainer.runs.folder import RunFolder
+from trainer.supervised.warmstart import warm_policy
+from trainer.worlds.tasks import make_env, open_tasks
 
 __all__ = ["QUICK", "REFERENCE", "Proportions", "measure", "share_of"]
 

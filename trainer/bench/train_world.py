@@ -18,8 +18,8 @@ from agent_envs.alfworld.games import GameSet
 from agent_envs.core import TextEnv
 from agent_envs.errors import MissingData, SnapshotMismatch, TaskNotFound
 from agent_envs.prompting import get_template
-from trainer.config_warmstart import WarmstartConfig
-from trainer.demonstrations import demonstrate, demonstration_texts
+from trainer.config.warmstart import WarmstartConfig
+from trainer.supervised.demonstrations import demonstrate, demonstration_texts
 
 __all__ = ["OneTurnEnv", "texts_of", "write_tasks"]
 

@@ -61,8 +61,8 @@ def run(args: Args) -> int:
     from oracles.bank_format import check_header
     from oracles.branches import BranchRunner
     from oracles.walks import collect, gate_shares
-    from trainer.outputs import ready_folder
-    from trainer.sources import of_somebody, resolve
+    from trainer.runs.outputs import ready_folder
+    from trainer.worlds.sources import of_somebody, resolve
 
     _check(args)
     out = Path(os.path.abspath(args.out))  # somebody's code may go to another folder

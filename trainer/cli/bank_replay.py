@@ -63,8 +63,8 @@ class Args:
 def run(args: Args) -> int:
     """Replay, write, print; 0 once every copy is trained."""
     from oracles.bank import read_bank
-    from trainer.bank_replay import check_new, open_replay, replay_all
-    from trainer.bank_replay_settings import RULES, ReplaySettings
+    from trainer.banks.replay import check_new, open_replay, replay_all
+    from trainer.banks.replay_settings import RULES, ReplaySettings
     from trainer.cli import progress
 
     check_new(args.out)

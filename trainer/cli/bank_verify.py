@@ -68,7 +68,7 @@ def run(args: Args) -> int:
 def _recipe(header: BankHeader, env: str | None, data: str | None) -> EnvRecipe:
     """Makes the bank's environment, on data that lie elsewhere, or by the code that is named."""
     from oracles.branches import EnvRecipe
-    from trainer.sources import ImportedRecipe
+    from trainer.worlds.sources import ImportedRecipe
 
     options = header.env_kwargs if data is None else {**header.env_kwargs, "data": data}
     if env is None:

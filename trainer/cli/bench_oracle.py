@@ -24,7 +24,7 @@ from trainer.cli.common import emit, printable, unset
 
 if TYPE_CHECKING:
     from oracles.bench import IterationCosts, Measured
-    from trainer.sources import Source
+    from trainer.worlds.sources import Source
 
 UNUSABLE = 2
 Tell = Callable[[str, int, int], None]
@@ -89,8 +89,8 @@ def _run(args: Args) -> int:
     from oracles.bench import measure, overhead, to_json, verdict
     from oracles.leak_audit import audit
     from trainer.oracle_bench import report  # missing packages are said before anything is played
-    from trainer.outputs import write_text
-    from trainer.sources import of_somebody, resolve
+    from trainer.runs.outputs import write_text
+    from trainer.worlds.sources import of_somebody, resolve
 
     _check(args)
     # Somebody's code may go to another folder.
@@ -148,7 +148,7 @@ def _check(args: Args) -> None:
 
 
 def _check_out(out: Path) -> None:
-    from trainer.outputs import ready_folder
+    from trainer.runs.outputs import ready_folder
 
     ready_folder(out, "--out")
     for name in ("oracle.json", "report.html"):

@@ -29,7 +29,7 @@ from trainer.cli.common import emit, unset
 if TYPE_CHECKING:
     from agent_envs.prompting import PromptTemplate
     from trainer.config import EnvConfig
-    from trainer.demonstrations import Demonstration
+    from trainer.supervised.demonstrations import Demonstration
 
 ENVIRONMENTS = {"alfworld": "SeroALFWorld-v0", "webshop": "SeroWebShop-v0"}
 STEPS = {"alfworld": 50, "webshop": 15}
@@ -81,7 +81,7 @@ def run(args: Args) -> int:
     """Demonstrate, write, print; 0 once the file is written."""
     _check(args)
     from agent_envs.prompting import get_template
-    from trainer.environments import environment_of
+    from trainer.worlds.environments import environment_of
 
     pages = environment_of(ENVIRONMENTS[args.env]).pages
     template = get_template(args.template, history_length=args.history_length, pages=pages)
@@ -135,9 +135,9 @@ def _lines(args: Args, template: PromptTemplate, counts: dict[str, int]) -> Iter
     """
     from trainer.cli.progress import bars
     from trainer.config import EnvConfig, WarmstartConfig
-    from trainer.demonstrations import demonstrate
-    from trainer.oracle_registry import make_oracle
-    from trainer.worlds import make_env, open_tasks, split_tasks, spread
+    from trainer.supervised.demonstrations import demonstrate
+    from trainer.worlds.oracles import make_oracle
+    from trainer.worlds.tasks import make_env, open_tasks, split_tasks, spread
 
     config = EnvConfig(
         id=ENVIRONMENTS[args.env],
@@ -200,7 +200,7 @@ def _origin(
 def _of_episode(
     args: Args, shown: Demonstration, template: PromptTemplate, told: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    from trainer.demonstrations import chat_turns, trajectory_chat
+    from trainer.supervised.demonstrations import chat_turns, trajectory_chat
 
     about = {**told, "success": shown.success, **_plain(shown.provenance)}
     if args.trajectory:

@@ -30,7 +30,7 @@ from rich.text import Text
 from agent_envs.errors import SeroError
 from trainer.cli import progress
 from trainer.cli.common import checkpoints_in, emit, interrupted, printable, unset
-from trainer.demo import COMPARISON, QUICK, Arm, DemoRecipe, on_real_games, real_data
+from trainer.demo.recipe import COMPARISON, QUICK, Arm, DemoRecipe, on_real_games, real_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def _is_ours(out: Path) -> bool:
 
 
 def _demonstrate(args: Args, out: Path, console: Console) -> int:
-    from trainer.demo_runs import run_arm
+    from trainer.demo.runs import run_arm
     from trainer.report import counted, read_run, write_report
 
     begin = time.monotonic()
@@ -146,7 +146,7 @@ def _demonstrate(args: Args, out: Path, console: Console) -> int:
 
 
 def _compare(args: Args, out: Path, console: Console) -> int:
-    from trainer.demo_runs import compare
+    from trainer.demo.runs import compare
 
     assert args.seeds is not None
     recipe = replace(args.recipe, threads=1)
@@ -199,7 +199,7 @@ def show_branch(env_config: Any, console: Console) -> None:
     import agent_envs
     from oracles import branch
     from oracles.alfworld_planner import ALFWorldPlanner
-    from trainer.worlds import make_env, open_tasks
+    from trainer.worlds.tasks import make_env, open_tasks
 
     env = make_env(env_config, open_tasks(env_config), env_config.split)
     observation, info = env.reset(seed=0)

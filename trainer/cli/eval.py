@@ -106,10 +106,10 @@ def run(args: Args) -> int:
     """Evaluate, write, print; 0 once every task was played."""
     from rich.console import Console
 
-    from trainer.evaluate_run import Plan, evaluate_subject
+    from trainer.evaluation.run import Plan, evaluate_subject
     from trainer.evaluation.show import headline, notes, summary, table
     from trainer.evaluation.suites import SUITES
-    from trainer.runinfo import write_json
+    from trainer.runs.info import write_json
 
     plan = Plan(
         splits=args.split or None,
@@ -167,7 +167,7 @@ def _ready(folder: Path) -> Iterator[None]:
     Raises:
         OutputError: it cannot be written.
     """
-    from trainer.outputs import ready_folder
+    from trainer.runs.outputs import ready_folder
 
     there = folder.exists()
     ready_folder(folder, "--out")
@@ -210,8 +210,8 @@ def _subject(args: Args) -> Subject:
                 f"{args.target} is evaluated as the run that it is: leave out {flags}, which are "
                 "for a model folder or an endpoint."
             )
-        from trainer.run_folder import RunFolder
-        from trainer.run_status import best_iteration
+        from trainer.runs.folder import RunFolder
+        from trainer.runs.status import best_iteration
 
         if args.best and args.iteration is not None:
             raise SeroError("--best and --iteration both choose a checkpoint. Leave one out.")
@@ -249,7 +249,7 @@ def _path(args: Args, subject: Subject, split: str) -> Path:
     if subject.iteration is None:
         name = re.sub(r"[^A-Za-z0-9.-]+", "-", subject.name).strip(".-") or "model"
         return (args.out or Path("sero-eval")) / f"{name}{method}_{split}.json"
-    from trainer.run_folder import RunFolder
+    from trainer.runs.folder import RunFolder
 
     assert args.target is not None
     path = RunFolder(args.target).evaluation(subject.iteration, split)
@@ -258,8 +258,8 @@ def _path(args: Args, subject: Subject, split: str) -> Path:
 
 
 def _compare(args: Args, earlier: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    from trainer.evaluate import check_comparable, compare_outcomes
     from trainer.evaluation.agreement import differences, version_differences
+    from trainer.evaluation.evaluate import check_comparable, compare_outcomes
 
     different = differences(earlier, result)
     if different and not args.force:
@@ -319,7 +319,7 @@ _FIGURES = (
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    from trainer.evaluate import compare_outcomes
+    from trainer.evaluation.evaluate import compare_outcomes
 
     try:
         result: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))

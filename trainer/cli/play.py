@@ -29,7 +29,7 @@ from agent_envs.errors import SeroError
 from trainer.cli.common import emit, parse_args, unset
 from trainer.cli.play_input import at_a_terminal, file_lines, piped_lines, typed_lines
 from trainer.cli.play_session import Session
-from trainer.environments import PLANNER
+from trainer.worlds.environments import PLANNER
 
 
 @dataclass(frozen=True, slots=True)

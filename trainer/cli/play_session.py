@@ -23,8 +23,8 @@ import agent_envs
 from agent_envs.errors import SeroError
 from oracles.base import Decision, HistoryItem, Oracle, Plan, Planner, PlanStatus
 from trainer.cli.common import printable
-from trainer.data import CUT_OFF
-from trainer.oracle_registry import make_oracle
+from trainer.rollouts.data import CUT_OFF
+from trainer.worlds.oracles import make_oracle
 
 PLAN_SECONDS = 5.0
 

@@ -82,7 +82,7 @@ def run(parsed: tuple[Args, list[str]]) -> int:
         return _plan(*parsed)
     planned = [name for name in _PLANNED if getattr(parsed[0], name) is not None]
     if planned:
-        from trainer.plan import PlanError
+        from trainer.planning.plan import PlanError
 
         options = ", ".join(f"--{name.replace('_', '-')}" for name in planned)
         raise PlanError(f"{options} is for a plan. Add --plan, or leave it out.")
@@ -137,7 +137,7 @@ def _plan(args: Args, rest: Sequence[str]) -> int:
     """Says what the run would take; nothing is written and no model is made."""
     from trainer.cli import train_plan
     from trainer.config import load_config, parse_overrides
-    from trainer.plan import PlanError, load_of, make_plan, shape_for
+    from trainer.planning.plan import PlanError, load_of, make_plan, shape_for
 
     if args.resume or args.resume_from is not None or args.out is not None:
         raise PlanError("--plan starts nothing. Leave out --out, --resume and --resume-from.")

@@ -1,4 +1,4 @@
-"""`sero train --plan`: the figures of `trainer.plan` as text or as one JSON object."""
+"""`sero train --plan`: the figures of `trainer.planning.plan` as text or as one JSON object."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainer.accounting import peak_flops
 from trainer.cli.common import printable
 from trainer.config import Config
-from trainer.plan import FREE_SHARE, GB, Device, Plan
+from trainer.planning.accounting import peak_flops
+from trainer.planning.plan import FREE_SHARE, GB, Device, Plan
 
 __all__ = ["detect", "figures", "lines"]
 

@@ -32,7 +32,7 @@ class Args:
 
 def run(args: Args) -> int:
     """Check and print; 0 if something was checked and all of it holds."""
-    from trainer.verify_vectors import VectorFileError, verify
+    from trainer.vectors.verify import VectorFileError, verify
 
     try:
         result = verify(args.vectors, args.only)

@@ -1,4 +1,4 @@
 """Parts of evaluation: what is measured, how results agree, and how they are shown.
 
-`trainer.evaluate` puts them together. Nothing here needs torch or `oracles`.
+`trainer.evaluation.evaluate` puts them together. Nothing here needs torch or `oracles`.
 """

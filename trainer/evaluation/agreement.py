@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_envs.errors import SeroError
-from trainer.compare import paired_difference
+from trainer.evaluation.compare import paired_difference
 
 __all__ = [
     "Incomparable",
@@ -84,8 +84,8 @@ def compare_outcomes(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> di
 
     Each task is a pair: its outcome (1 solved, 0 not; with several sampling seeds the share of
     them) in `later` minus that in `earlier`. The interval is Student's t over these pairs
-    (`trainer.compare.paired_difference`), so what makes a task hard for both cancels out. It is
-    about these policies on tasks like these; it knows nothing of other training seeds.
+    (`trainer.evaluation.compare.paired_difference`), so what makes a task hard for both cancels
+    out. It is about these policies on tasks like these; it knows nothing of other training seeds.
 
     Returns:
         `tasks` (pairs), `wins_before`, `wins` on them, `gained` and `lost` (solved by one only, or

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from agent_envs.errors import SeroError
 from trainer.baselines.models import ReplyModel
 from trainer.config import Config, ConfigError, load_config
-from trainer.environments import ALFWORLD, WEBSHOP
+from trainer.worlds.environments import ALFWORLD, WEBSHOP
 
 if TYPE_CHECKING:
     from trainer.baselines.endpoint import EndpointSettings
     from trainer.generation.base import StreamingSampler
-    from trainer.rollout import Student
+    from trainer.rollouts.rollout import Student
 
 __all__ = [
     "PromptOptions",
@@ -95,7 +95,7 @@ def open_run(run: Path, iteration: int | None = None, device: str | None = None)
     """
     import torch
 
-    from trainer.run_folder import RunFolder, load_trained
+    from trainer.runs.folder import RunFolder, load_trained
 
     config, model, tokenizer, done = load_trained(run, iteration, device)
     torch.set_num_threads(config.run.threads)
@@ -118,7 +118,7 @@ def open_model(
         ModelFolderError, ConfigError: name what is wrong.
     """
     from trainer.models.tiny import load_policy
-    from trainer.run_folder import dtype_of, usable_device
+    from trainer.runs.folder import dtype_of, usable_device
 
     more = {"model.path": str(folder), "run.dtype": dtype, "optim.old_logprobs": "recompute"}
     config = _config(options, more)
@@ -176,7 +176,7 @@ def _local(
     iteration: int | None,
 ) -> Subject:
     from trainer.generation.registry import make_sampler
-    from trainer.run_folder import make_student
+    from trainer.runs.folder import make_student
 
     student = make_student(config, model, tokenizer)
     sampler = make_sampler(config, model, student)

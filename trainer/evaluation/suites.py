@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from agent_envs.errors import MissingData
-from trainer.environments import ALFWORLD, WEBSHOP
+from trainer.worlds.environments import ALFWORLD, WEBSHOP
 
 __all__ = ["SUITES", "Suite", "suite_of"]
 

@@ -8,8 +8,8 @@ What every backend promises:
 
 1. The log-probs are those of the distribution that was sampled from: logits over `temperature`,
    and with `top_p` below 1 cut to the nucleus and normalised again. The trainer's own log-probs
-   (`trainer.policy`) know the temperature and no nucleus, so `top_p` below 1 is for evaluation:
-   `rollout.top_p` is refused.
+   (`trainer.models.policy`) know the temperature and no nucleus, so `top_p` below 1 is for
+   evaluation: `rollout.top_p` is refused.
 2. A reply ends with the first stop token, which belongs to it, or after `max_new_tokens`. Nothing
    is appended or cut off.
 3. Draws come from the request's own stream. When an answer arrives changes nothing in it.

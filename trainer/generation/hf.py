@@ -31,8 +31,8 @@ from trainer.generation.lean_session import LeanSession
 from trainer.generation.sessions import Prefix, PrefixStore
 from trainer.generation.slots import KeyValueSession, Row, Slots
 from trainer.models.lean import lean_of
-from trainer.packed_attention import PACKED_SDPA
-from trainer.policy import body_and_head, evaluation_mode, micro_batches
+from trainer.models.packed_attention import PACKED_SDPA
+from trainer.models.policy import body_and_head, evaluation_mode, micro_batches
 
 __all__ = ["HFSampler", "invert_cdf"]
 

@@ -31,7 +31,7 @@ from trainer.generation.base import (
 )
 from trainer.generation.draw import draw
 from trainer.generation.slots import Row
-from trainer.policy import evaluation_mode
+from trainer.models.policy import evaluation_mode
 
 __all__ = ["ContinuousSampler"]
 

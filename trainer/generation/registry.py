@@ -18,7 +18,7 @@ def make_sampler(config: Config, model: nn.Module, student: Any) -> StreamingSam
     Args:
         model: whose weights are sampled with, now and after every `refresh`. A server has them
             from the first `refresh` on.
-        student: gives the stop tokens and the padding (`trainer.rollout.Student`).
+        student: gives the stop tokens and the padding (`trainer.rollouts.rollout.Student`).
 
     Raises:
         SamplerError: the backend cannot be used here; says why.

@@ -17,7 +17,7 @@ __all__ = ["JsonlLogger", "finite"]
 
 
 class JsonlLogger:
-    """Writes whole records; what lies beyond a resume point is cut by `trainer.resume`."""
+    """Writes whole records; what lies beyond a resume point is cut by `trainer.runs.resume`."""
 
     name = "jsonl"
 

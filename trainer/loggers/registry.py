@@ -21,7 +21,7 @@ from typing import Any
 
 from trainer.cli.common import printable
 from trainer.config import Config, resolve
-from trainer.config_sections import LogConfig
+from trainer.config.sections import LogConfig
 from trainer.loggers.base import (
     Identity,
     Logger,

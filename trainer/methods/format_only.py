@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from torch import nn
 
 from trainer.auxiliary.format_control import format_row_coefficients
-from trainer.data import Turn, make_segment
+from trainer.learning.update import AuxiliaryRow, auxiliary_backward
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Step
-from trainer.update import AuxiliaryRow, auxiliary_backward
+from trainer.rollouts.data import Turn, make_segment
 
 __all__ = ["FormatOnly"]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from agent_envs.prompting import PromptView
 from trainer.auxiliary.feedback_context import Section
 from trainer.auxiliary.teacher_prompt import CLOSING, build_teacher_prompt
-from trainer.data import Segment, Turn, make_segment
-from trainer.rollout import Student
-from trainer.tokens import encode_rendered, encode_text
+from trainer.rollouts.data import Segment, Turn, make_segment
+from trainer.rollouts.rollout import Student
+from trainer.rollouts.tokens import encode_rendered, encode_text
 
 __all__ = ["TeacherPrompt", "edited_prompt", "prompt_view", "rescored", "with_sections"]
 

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import gymnasium
 from torch import Tensor, nn
 
-from trainer.data import Segment, Turn
+from trainer.rollouts.data import Segment, Turn
 
 if TYPE_CHECKING:
     from trainer.config import Config
     from trainer.generation.base import Sampler
-    from trainer.policy import SegmentBatch
-    from trainer.rollout import Student, Trajectory
+    from trainer.models.policy import SegmentBatch
+    from trainer.rollouts.rollout import Student, Trajectory
 
 __all__ = ["Method", "PassLimits", "Rollouts", "Setup", "Step", "TokenTerm"]
 
@@ -93,7 +93,7 @@ class PassLimits:
     micro_batch_tokens: int
     pad_id: int
     bf16: bool = False
-    packing: bool | None = None  # see `trainer.packed_attention.use_packing`
+    packing: bool | None = None  # see `trainer.models.packed_attention.use_packing`
 
     @classmethod
     def of(cls, config: Config, student: Student) -> PassLimits:

@@ -10,20 +10,20 @@ from typing import Any
 from torch import nn
 
 from trainer import rng
-from trainer.ahead import Ahead
 from trainer.auxiliary.sero import weigh_tokens
-from trainer.batch import partition
-from trainer.branch_records import depth_at, weighting
-from trainer.branching import Brancher, GrownRoot, score, step_rows
+from trainer.branches.ahead import Ahead
+from trainer.branches.branching import Brancher, GrownRoot, score, step_rows
+from trainer.branches.records import depth_at, weighting
+from trainer.learning.batch import partition
+from trainer.learning.update import AuxiliaryRow, auxiliary_backward
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup, Step
-from trainer.rollout import Trajectory
-from trainer.update import AuxiliaryRow, auxiliary_backward
+from trainer.rollouts.rollout import Trajectory
 
 __all__ = ["Sero"]
 
 
 class Sero(Method):
-    """See `trainer.branching` and `trainer.auxiliary.sero`."""
+    """See `trainer.branches.branching` and `trainer.auxiliary.sero`."""
 
     name = "sero"
 

@@ -1,1 +1,1 @@
-"""Small models built on the spot, for runs without a download."""
+"""Models: log-probs of tokens, packing, adapters, the critic, tiny policies built on the spot."""

@@ -15,19 +15,19 @@ from typing import Any
 from torch import nn
 
 from agent_envs.streams import stream
-from trainer.branch_records import GrownRoot
-from trainer.branching import score
+from trainer.branches.branching import score
+from trainer.branches.records import GrownRoot
 from trainer.config import Config, SeroConfig
-from trainer.environments import TaskSet
 from trainer.generation.hf import HFSampler
+from trainer.learning.optim import build_optimizer, optimiser_step
 from trainer.methods.protocol import PassLimits, Setup, Step
 from trainer.methods.sero import Sero
 from trainer.metrics import mean_or_none
-from trainer.optim import build_optimizer, optimiser_step
-from trainer.policy import evaluation_mode
-from trainer.rollout import Episode, PlaySettings, Student, play
-from trainer.run_folder import make_student
-from trainer.worlds import make_env, split_tasks, tasks_from
+from trainer.models.policy import evaluation_mode
+from trainer.rollouts.rollout import Episode, PlaySettings, Student, play
+from trainer.runs.folder import make_student
+from trainer.worlds.environments import TaskSet
+from trainer.worlds.tasks import make_env, split_tasks, tasks_from
 
 __all__ = ["Drift", "Form", "drift", "form", "train_on_oracle"]
 

@@ -14,10 +14,10 @@ from torch import nn
 
 from oracles.bank_format import BankRow
 from oracles.bench.figures import GROUPS, ROLLOUTS, IterationCosts, Probe
-from trainer.bank_policy import TrainedPolicy
-from trainer.bank_rows import grown_roots
-from trainer.branch_records import GrownRoot
-from trainer.branching import score
+from trainer.banks.policy import TrainedPolicy
+from trainer.banks.rows import grown_roots
+from trainer.branches.branching import score
+from trainer.branches.records import GrownRoot
 from trainer.config import Config, SeroConfig
 from trainer.generation.hf import HFSampler
 from trainer.methods.protocol import PassLimits
@@ -33,7 +33,7 @@ from trainer.oracle_bench.scale import (
     sero_pass,
     synchronised,
 )
-from trainer.run_folder import make_student
+from trainer.runs.folder import make_student
 
 __all__ = ["ModelFigures", "iteration_costs", "model_figures", "section_of"]
 

@@ -19,12 +19,12 @@ from trainer.auxiliary.sero_weights import (
     effective_sample_size,
     reach_weights,
 )
-from trainer.branch_records import GrownRoot
-from trainer.branch_targets import PROMPT_TOO_LONG, TARGET_TOO_LONG, branch_prompts
+from trainer.branches.records import GrownRoot
+from trainer.branches.targets import PROMPT_TOO_LONG, TARGET_TOO_LONG, branch_prompts
 from trainer.config import SeroConfig
 from trainer.generation.base import GenerationRequest, Sampler
 from trainer.metrics import mean_or_none
-from trainer.rollout import Student
+from trainer.rollouts.rollout import Student
 
 __all__ = [
     "DEPTHS",
@@ -110,7 +110,7 @@ class Reach:
 def reach(
     roots: Sequence[GrownRoot], w_min: float, asked: Sequence[Agreement] = ()
 ) -> Reach | None:
-    """The figures of roots that `trainer.branching.score` has scored; None: no branch is open.
+    """The figures of roots that `branches.branching.score` has scored; None: no branch is open.
 
     Args:
         w_min: weight at or below which training drops a row; 0: it drops none but those of 0.

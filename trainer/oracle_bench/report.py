@@ -22,8 +22,8 @@ from trainer.oracle_bench.explained import (
     sections,
     wins_from_visited,
 )
-from trainer.outputs import write_text
 from trainer.report.charts import phase_bar, phase_colour
+from trainer.runs.outputs import write_text
 
 __all__ = ["render", "write_report"]
 

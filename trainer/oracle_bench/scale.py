@@ -26,18 +26,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.branch_records import GrownRoot
-from trainer.branching import step_rows
+from trainer.branches.branching import step_rows
+from trainer.branches.records import GrownRoot
 from trainer.config import Config, SeroConfig, from_dict, resolve
-from trainer.environments import TaskSet
 from trainer.iteration import Trainer
+from trainer.learning.optim import gradient_norm
+from trainer.learning.update import LossStats, base_backward, contributing
 from trainer.methods.protocol import PassLimits, Setup, Step
 from trainer.methods.sero import Sero
-from trainer.optim import gradient_norm
-from trainer.policy import evaluation_mode
-from trainer.rollout import Student
-from trainer.run_folder import RunFolder
-from trainer.update import LossStats, base_backward, contributing
+from trainer.models.policy import evaluation_mode
+from trainer.rollouts.rollout import Student
+from trainer.runs.folder import RunFolder
+from trainer.worlds.environments import TaskSet
 
 __all__ = [
     "WEIGHTS",

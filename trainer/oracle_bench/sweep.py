@@ -1,6 +1,6 @@
 """Training with several weights of SERO from one checkpoint, evaluated on held-out tasks.
 
-A sweep is a folder: `weight-W/seed-S/` are run folders (see `trainer.run_folder`). Calling it
+A sweep is a folder: `weight-W/seed-S/` are run folders (see `trainer.runs.folder`). Calling it
 again continues what was broken off and repeats nothing that is done. Every arm starts from the same
 policy and, for one seed, meets the same tasks; weight 0 is the base objective alone, without any
 oracle.
@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint import latest_checkpoint, load_checkpoint
 from trainer.config import Config, ConfigError, SeroConfig
-from trainer.evaluate import check_comparable
+from trainer.evaluation.evaluate import check_comparable
 from trainer.loop import train
 from trainer.metrics import wilson
 from trainer.oracle_bench.scale import WEIGHTS, base_config
-from trainer.run_folder import RunFolder, RunFolderError
+from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
+from trainer.runs.folder import RunFolder, RunFolderError
 
 __all__ = ["ARM_WEIGHTS", "SweepRow", "arm_config", "arm_folder", "sweep"]
 

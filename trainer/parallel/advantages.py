@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.base_advantages import BaseAdvantages, base_advantages
 from trainer.config import ObjectiveConfig, RolloutConfig
-from trainer.data import Segment, Turn
+from trainer.learning.base_advantages import BaseAdvantages, base_advantages
 from trainer.objectives.groups import GroupError
 from trainer.parallel.context import Group
 from trainer.parallel.support import WHITENED
+from trainer.rollouts.data import Segment, Turn
 
 __all__ = ["shared_advantages"]
 

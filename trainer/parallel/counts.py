@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import torch
 
-from trainer.accounting import Work
 from trainer.config import ObjectiveConfig
+from trainer.learning.update import BaseStep, LossStats, step_counts
 from trainer.metrics import mean_or_none
 from trainer.objectives import Denominators, PolicyStats
 from trainer.parallel.context import Group
-from trainer.update import BaseStep, LossStats, step_counts
+from trainer.planning.accounting import Work
 
 __all__ = ["add_stats", "share_of", "shared_mean", "shared_stats", "shared_step"]
 

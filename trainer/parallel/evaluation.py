@@ -9,12 +9,12 @@ from typing import Any
 import gymnasium
 
 from trainer import rng
-from trainer.evaluate import check_tasks, decoding_of, measured, outcome_of
+from trainer.evaluation.evaluate import check_tasks, decoding_of, measured, outcome_of
 from trainer.evaluation.outcomes import Outcome
 from trainer.generation.base import Sampler
 from trainer.parallel.context import Group
 from trainer.parallel.shard import part_of
-from trainer.rollout import Episode, PlaySettings, Student, play
+from trainer.rollouts.rollout import Episode, PlaySettings, Student, play
 
 __all__ = ["evaluate_shared"]
 
@@ -32,7 +32,7 @@ def evaluate_shared(
     seed: int,
     model: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """As `trainer.evaluate.evaluate`, and with its result, on every rank.
+    """As `trainer.evaluation.evaluate.evaluate`, and with its result, on every rank.
 
     Draws are keyed by task, so who plays which changes nothing.
     """

@@ -12,13 +12,10 @@ from typing import Any
 
 from torch import nn
 
-from trainer.checkpoint import Checkpoint
 from trainer.config import Config
-from trainer.data import Turn, read_turns, write_turns
-from trainer.dynamic_sampling import Collected
 from trainer.generation.base import streaming
 from trainer.iteration import Trainer
-from trainer.learner import Learner
+from trainer.learning.learner import Learner
 from trainer.methods.protocol import Method, Setup
 from trainer.parallel.context import Group
 from trainer.parallel.evaluation import evaluate_shared
@@ -31,9 +28,12 @@ from trainer.parallel.wrap import (
     whole_optimizer,
     whole_policy,
 )
-from trainer.rollout import TextEnvironment, Trajectory, play
-from trainer.run_folder import RunFolder
-from trainer.worlds import make_env, tasks_from
+from trainer.rollouts.data import Turn, read_turns, write_turns
+from trainer.rollouts.dynamic_sampling import Collected
+from trainer.rollouts.rollout import TextEnvironment, Trajectory, play
+from trainer.runs.checkpoint import Checkpoint
+from trainer.runs.folder import RunFolder
+from trainer.worlds.tasks import make_env, tasks_from
 
 __all__ = ["ParallelTrainer"]
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.config import Config
-from trainer.config_sections import ConfigError
+from trainer.errors import ConfigError
 from trainer.parallel.context import ALONE, Group
 
 __all__ = ["joined", "own_config", "own_folder", "processes"]

@@ -14,16 +14,16 @@ from torch import nn
 
 from trainer import rng
 from trainer.auxiliary.sero import count_roots
-from trainer.batch import partition
-from trainer.branch_records import GrownRoot, depth_at, weighting
-from trainer.branching import step_rows
+from trainer.branches.branching import step_rows
+from trainer.branches.records import GrownRoot, depth_at, weighting
+from trainer.learning.batch import partition
+from trainer.learning.update import AuxiliaryRow, auxiliary_backward
 from trainer.methods.format_only import FormatOnly
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup, Step
 from trainer.methods.sero import Sero
 from trainer.parallel.context import Group
 from trainer.parallel.reduce import even_passes
 from trainer.parallel.shard import own_parts
-from trainer.update import AuxiliaryRow, auxiliary_backward
 
 __all__ = ["SharedFormatOnly", "SharedSero", "make_shared_methods"]
 

@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from trainer.config import OptimConfig
-from trainer.config_sections import ConfigError
-from trainer.optim import build_optimizer
-from trainer.packed_attention import packs
+from trainer.errors import ConfigError
+from trainer.learning.optim import build_optimizer
+from trainer.models.packed_attention import packs
 from trainer.parallel.context import Group
 from trainer.parallel.reduce import meets
 

@@ -1,3 +1,3 @@
-"""The parts of `trainer.plan`: tokens, bytes, and what to turn where a run does not fit."""
+"""What a run costs: `plan` before it starts (tokens, bytes, advice), `performance` during it."""
 
 from __future__ import annotations

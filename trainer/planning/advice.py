@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainer.accounting import ModelShape, largest_micro_batch
 from trainer.config import Config, ConfigError
+from trainer.planning.accounting import ModelShape, largest_micro_batch
 from trainer.planning.load import Load, in_chat
 from trainer.planning.memory import (
     critic_bytes,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent_envs.errors import SeroError
-from trainer.accounting import Work
 from trainer.config import Config
+from trainer.planning.accounting import Work
 
 __all__ = ["Load", "PlanError", "in_chat", "load_of"]
 

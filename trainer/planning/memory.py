@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.accounting import ModelShape, memory_of
 from trainer.config import Config
+from trainer.planning.accounting import ModelShape, memory_of
 from trainer.planning.load import Load, in_chat
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
 
 
 def memory_settings(config: Config) -> dict[str, Any]:
-    """Arguments of `trainer.accounting.memory_of` besides the micro-batch."""
+    """Arguments of `trainer.planning.accounting.memory_of` besides the micro-batch."""
     return {
         "bf16": config.run.dtype == "bfloat16",
         "optimizer": config.optim.optimizer,

@@ -10,10 +10,10 @@ from gymnasium.vector import AutoresetMode
 
 from agent_envs.vector.calls import Recipe, Request
 from agent_envs.vector.pool import ProcessVectorEnv
-from trainer.config_env import EnvConfig
-from trainer.environments import TaskSet
+from trainer.config.env import EnvConfig
 from trainer.pools.base import Began, Start, Stepped, TextEnvironment, stepped
-from trainer.worlds import make_env, open_tasks
+from trainer.worlds.environments import TaskSet
+from trainer.worlds.tasks import make_env, open_tasks
 
 __all__ = ["ProcessPool", "WorldMaker"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from agent_envs import Snapshot
 from agent_envs.errors import WorkerError
-from trainer.config_env import EnvConfig
-from trainer.config_sections import ConfigError
+from trainer.config.env import EnvConfig
+from trainer.errors import ConfigError
 from trainer.parallel.shard import part_of
 from trainer.pools.base import Began, Start, Stepped, TextEnvironment, reset_one, step_one, stepped
 from trainer.pools.process import TIMEOUT_S, WorldMaker

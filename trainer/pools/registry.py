@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from trainer.config_env import EnvConfig
-from trainer.environments import TaskSet
+from trainer.config.env import EnvConfig
 from trainer.pools.base import EnvPool, TextEnvironment, proxies
-from trainer.worlds import make_env
+from trainer.worlds.environments import TaskSet
+from trainer.worlds.tasks import make_env
 
 __all__ = ["make_envs"]
 

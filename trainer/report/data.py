@@ -179,7 +179,7 @@ def step_notes(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def how_it_ended(done: int, iterations: int, stop: str | None = None) -> str:
-    """How a run of `iterations` ended after `done`; `stop` as in `trainer.run_status`.
+    """How a run of `iterations` ended after `done`; `stop` as in `trainer.runs.status`.
 
     None, for a run of before that was recorded: by the numbers.
 

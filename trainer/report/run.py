@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint import CheckpointError
 from trainer.metrics import read_metrics, wilson
 from trainer.report.data import (
     BranchView,
@@ -19,14 +18,15 @@ from trainer.report.data import (
     idle,
     step_notes,
 )
-from trainer.run_folder import RunFolder, RunFolderError
-from trainer.run_status import read_status
+from trainer.runs.checkpoint import CheckpointError
+from trainer.runs.folder import RunFolder, RunFolderError
+from trainer.runs.status import read_status
 
 _MOST_STEPS = 12
 
 
 def evaluation_of(result: Mapping[str, Any], label: str) -> Evaluation:
-    """An evaluation result (see `trainer.evaluate`) as the report shows it."""
+    """An evaluation result (see `trainer.evaluation.evaluate`) as the report shows it."""
     groups = {kind: (g["wins"], g["n"]) for kind, g in result["by_task_type"].items()}
     for wins, n in groups.values():
         wilson(wins, n)  # raises where these are no counts

@@ -1,7 +1,7 @@
 """Every method of the numeric vectors, evaluated with this package's own functions.
 
 One small adapter per method, in the file of its family: it reads the case's parameters, calls the
-public function and returns the value in the layout of the file. `trainer.verify_vectors` compares.
+public function and returns the value in the layout of the file. `trainer.vectors.verify` compares.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.auxiliary import action_spans, anchor_context, feedback_context, rlsd, serl
 from trainer.objectives.losses import policy_loss
-from trainer.tokens import span_mask
+from trainer.rollouts.tokens import span_mask
 from trainer.vectors.params import AuxMethod, Json, Params, gradient
 
 

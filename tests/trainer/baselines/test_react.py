@@ -27,13 +27,13 @@ from trainer.baselines.react import (
     type_of_goal,
 )
 from trainer.config import Config, load_config
-from trainer.evaluate import evaluate
-from trainer.evaluate_run import Plan, evaluate_subject
+from trainer.evaluation.evaluate import evaluate
+from trainer.evaluation.run import Plan, evaluate_subject
 from trainer.evaluation.subjects import Subject
 from trainer.generation.base import Rounds
-from trainer.rollout import Student
-from trainer.run_folder import make_student
-from trainer.worlds import make_env, open_tasks, split_tasks
+from trainer.rollouts.rollout import Student
+from trainer.runs.folder import make_student
+from trainer.worlds.tasks import make_env, open_tasks, split_tasks
 
 KINDS = {
     "look_at_obj_in_light", "pick_and_place_simple", "pick_clean_then_place_in_recep",

@@ -10,20 +10,20 @@ import pytest
 from agent_envs.prompting import ChatTemplate
 from tests.trainer import small
 from tests.trainer.chat import templates, world
-from tests.trainer.runs import sampled, trained, untimed
-from trainer.branch_records import RootChoice
-from trainer.branch_targets import branch_prompts
-from trainer.branching import Brancher, grow
+from tests.trainer.short_runs import sampled, trained, untimed
+from trainer.branches.branching import Brancher, grow
+from trainer.branches.records import RootChoice
+from trainer.branches.targets import branch_prompts
 from trainer.config import ConfigError
-from trainer.data import read_turns, segments_from_turns
 from trainer.loop import train
 from trainer.methods.imitation.oracle_rows import branch_rows
 from trainer.methods.privileged import prompt_view
 from trainer.metrics import read_metrics
-from trainer.packing import chains
-from trainer.tokens import decode
-from trainer.warmstart import demonstrate, segments
-from trainer.worlds import make_env, split_tasks
+from trainer.models.packing import chains
+from trainer.rollouts.data import read_turns, segments_from_turns
+from trainer.rollouts.tokens import decode
+from trainer.supervised.warmstart import demonstrate, segments
+from trainer.worlds.tasks import make_env, split_tasks
 
 ALL = [templates.CHATML, templates.HEADERS, templates.DROPS_THOUGHTS]
 COMMANDS = ["look", "inventory", "go to nowhere 1"]

@@ -1,4 +1,4 @@
-"""Promises of `trainer.chat`: what stands between turns, and which templates can be used."""
+"""Promises of `trainer.rollouts.chat`: what stands between turns, which templates can be used."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from agent_envs.prompting import Message
 from tests.fakes import ByteTokenizer
 from tests.trainer import small
 from tests.trainer.chat import templates, world
-from trainer.chat import NOTHING_SAID, ChatFormat, ChatTemplateError, Conversation
 from trainer.config import ConfigError
-from trainer.tokens import encode_text
+from trainer.rollouts.chat import NOTHING_SAID, ChatFormat, ChatTemplateError, Conversation
+from trainer.rollouts.tokens import encode_text
 
 
 def _format(template: str) -> ChatFormat:

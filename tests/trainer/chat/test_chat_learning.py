@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from tests.trainer import small
 from tests.trainer.chat import templates, world
-from trainer.batch import partition_whole, trajectory_sizes
-from trainer.data import segments_from_turns
-from trainer.learner import Learner
+from trainer.learning.batch import partition_whole, trajectory_sizes
+from trainer.learning.learner import Learner
+from trainer.learning.update import score_segments
 from trainer.methods.protocol import PassLimits
 from trainer.metrics import Phases
 from trainer.rng import stream
-from trainer.update import score_segments
+from trainer.rollouts.data import segments_from_turns
 
 
 @given(st.lists(st.integers(1, 9), max_size=30), st.integers(1, 5))

@@ -10,9 +10,9 @@ from tests.trainer import small
 from tests.trainer.chat import world
 from tests.trainer.parallel.ranks import run_ranks
 from tests.trainer.parallel.test_parallel_run import _train
-from tests.trainer.runs import sampled, trained
+from tests.trainer.short_runs import sampled, trained
 from trainer import loop
-from trainer.batch import partition_whole
+from trainer.learning.batch import partition_whole
 from trainer.parallel.shard import own_parts
 from trainer.rng import stream
 

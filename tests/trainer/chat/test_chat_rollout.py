@@ -12,15 +12,15 @@ import torch
 from tests.fakes import TableModel
 from tests.trainer import small
 from tests.trainer.chat import templates, world
-from trainer.base_advantages import base_advantages
-from trainer.data import CONTEXT_OVERFLOW, read_turns, segments_from_turns, write_turns
 from trainer.generation.hf import HFSampler
 from trainer.generation.sessions import common_prefix
+from trainer.learning.base_advantages import base_advantages
 from trainer.methods.privileged import prompt_view
-from trainer.packing import chains
-from trainer.policy import collate, token_logprobs
-from trainer.rollout import Student
-from trainer.tokens import decode
+from trainer.models.packing import chains
+from trainer.models.policy import collate, token_logprobs
+from trainer.rollouts.data import CONTEXT_OVERFLOW, read_turns, segments_from_turns, write_turns
+from trainer.rollouts.rollout import Student
+from trainer.rollouts.tokens import decode
 
 COMMANDS = ["look", "inventory", "go to nowhere 1", "look"]
 ALL = [templates.CHATML, templates.HEADERS, templates.DROPS_THOUGHTS]

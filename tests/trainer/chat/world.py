@@ -10,13 +10,13 @@ from typing import Any
 from tests.trainer import small
 from tests.trainer.chat.templates import CHATML, SPECIAL
 from trainer.config import Config
-from trainer.data import Turn
-from trainer.demonstrations import demonstrate, demonstration_texts
 from trainer.generation.base import Generation, GenerationRequest
 from trainer.models.tiny import TinyConfig, build_model, save_policy, train_tokenizer
-from trainer.rollout import Episode, PlaySettings, Student, Trajectory, play
-from trainer.run_folder import make_student, template_of
-from trainer.worlds import make_env, split_tasks, tasks_at
+from trainer.rollouts.data import Turn
+from trainer.rollouts.rollout import Episode, PlaySettings, Student, Trajectory, play
+from trainer.runs.folder import make_student, template_of
+from trainer.supervised.demonstrations import demonstrate, demonstration_texts
+from trainer.worlds.tasks import make_env, split_tasks, tasks_at
 
 
 @lru_cache(maxsize=1)

@@ -19,7 +19,7 @@ from tests.support import ROOT, full_count
 from tests.trainer.cli.conftest import Sero
 from tests.trainer.cli.test_cli_without_torch import BLOCK, REFERENCE, TRAIN, run_python
 from tests.trainer.oracle_bench.bench_world import train_home
-from trainer.run_folder import RunFolder
+from trainer.runs.folder import RunFolder
 
 JUGS = ("--env", "examples.third_party_env:make", "--oracle", "examples.third_party_env:Oracle")
 HERE = __name__

@@ -144,7 +144,7 @@ def test_a_file_that_is_there_is_not_overwritten(sero: Sero, houses: Path, tmp_p
 def test_a_break_leaves_no_file(
     sero: Sero, houses: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainer import demonstrations
+    from trainer.supervised import demonstrations
 
     real, played = demonstrations.demonstrate, []
 

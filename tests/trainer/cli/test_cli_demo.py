@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.cli.conftest import Sero
-from trainer.compare import paired_difference
+from trainer.evaluation.compare import paired_difference
 
 SMALLEST = [
     "--hidden-size", "32", "--layers", "1", "--train-games", "12", "--held-out", "4",

@@ -120,8 +120,8 @@ def test_a_demo_that_is_broken_off_says_that_it_can_be_called_again(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("trainer.cli.demo.show_branch", lambda *args: None)
-    monkeypatch.setattr("trainer.demo_runs.run_arm", stop)
-    monkeypatch.setattr("trainer.demo_runs.compare", stop)
+    monkeypatch.setattr("trainer.demo.runs.run_arm", stop)
+    monkeypatch.setattr("trainer.demo.runs.compare", stop)
     first = sero("demo", "--out", tmp_path / "d")
     assert first.code == 130
     assert "no checkpoint yet; the same command begins again" in first.errors

@@ -75,7 +75,7 @@ def test_a_result_that_cannot_be_written_is_said_before_anything_is_played(
     def play(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("played, and all of it in vain")
 
-    monkeypatch.setattr("trainer.evaluate_run.evaluate", play)
+    monkeypatch.setattr("trainer.evaluation.run.evaluate", play)
     (tmp_path / "file").write_text("in the way")
     for out in (tmp_path / "file", tmp_path / "file" / "folder"):
         outcome = sero("eval", run, "--out", out)
@@ -92,7 +92,7 @@ def test_a_split_that_is_not_there_is_said_at_once(
     def play(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("something was played")
 
-    monkeypatch.setattr("trainer.evaluate_run.evaluate", play)
+    monkeypatch.setattr("trainer.evaluation.run.evaluate", play)
     outcome = sero("eval", run, "--split", "valid_seen", "vaild_unseen")
     assert outcome.code == 2
     assert "'vaild_unseen'" in outcome.errors

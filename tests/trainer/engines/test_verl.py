@@ -16,10 +16,7 @@ import torch
 from torch import Tensor
 
 from tests.trainer import small
-from tests.trainer.runs import mixed
-from trainer.base_advantages import base_advantages
-from trainer.batch import training_rewards
-from trainer.data import Turn, make_segment, segments_from_turns
+from tests.trainer.short_runs import mixed
 from trainer.engines.verl.branch_rows import (
     BRANCH,
     branch_tensors,
@@ -28,7 +25,10 @@ from trainer.engines.verl.branch_rows import (
 )
 from trainer.engines.verl.estimators import ESTIMATORS
 from trainer.engines.verl.layout import RowKey, row_key, rows_of
-from trainer.update import AuxiliaryRow
+from trainer.learning.base_advantages import base_advantages
+from trainer.learning.batch import training_rewards
+from trainer.learning.update import AuxiliaryRow
+from trainer.rollouts.data import Turn, make_segment, segments_from_turns
 
 has_verl = importlib.util.find_spec("verl") is not None
 needs_verl = pytest.mark.skipif(not has_verl, reason="the package verl is not installed")

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from trainer.data import make_segment
 from trainer.generation.base import Generation, GenerationRequest
+from trainer.models.policy import collate, token_logprobs
 from trainer.models.tiny import TinyConfig, build_model, initialise
-from trainer.policy import collate, token_logprobs
 from trainer.rng import stream
+from trainer.rollouts.data import make_segment
 
 VOCAB, END = 23, 22
 SHAPE = TinyConfig(

@@ -9,16 +9,16 @@ import pytest
 
 from tests.trainer import small
 from tests.trainer.generation.stand_in_vllm import StandIn
-from tests.trainer.runs import run_config, trained
+from tests.trainer.short_runs import run_config, trained
 from trainer.config import ConfigError, from_dict, resolve
-from trainer.data import read_turns
-from trainer.evaluate_run import evaluate_run
+from trainer.evaluation.run import evaluate_run
 from trainer.generation.base import StreamingSampler
 from trainer.generation.hf import HFSampler
 from trainer.generation.hf_cb import ContinuousSampler
 from trainer.generation.registry import make_sampler
 from trainer.generation.vllm import VLLMSampler
 from trainer.loop import train
+from trainer.rollouts.data import read_turns
 
 VLLM = {
     "sampler__backend": "vllm",

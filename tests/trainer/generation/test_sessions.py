@@ -12,7 +12,7 @@ from tests.trainer.generation import models
 from trainer.generation.base import Generation, GenerationRequest
 from trainer.generation.hf import HFSampler
 from trainer.generation.sessions import Prefix, PrefixStore, common_prefix
-from trainer.policy import body_and_head
+from trainer.models.policy import body_and_head
 from trainer.rng import stream
 
 END = models.END

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.loggers.recording import Recording
-from tests.trainer.runs import run_config, trained
+from tests.trainer.short_runs import run_config, trained
 from trainer.config import Config
 from trainer.loggers import registry
 from trainer.loggers.base import LoggerError

@@ -25,17 +25,17 @@ from tests.trainer.matrix import shuffling, switch_world
 from trainer import rng
 from trainer.auxiliary.teacher_prompt import CLOSING
 from trainer.config import Config, WarmstartConfig, load_config
-from trainer.data import Segment, Turn, make_segment
 from trainer.generation.base import Generation, GenerationRequest
 from trainer.iteration import Trainer
+from trainer.learning.optim import learning_rate
+from trainer.learning.update import AuxiliaryRow, auxiliary_backward, score_segments
 from trainer.methods.protocol import PassLimits
 from trainer.models.tiny import TinyConfig, build_model, train_tokenizer
-from trainer.optim import learning_rate
-from trainer.rollout import Episode, PlaySettings, Student, play
-from trainer.run_folder import RunFolder, make_student
-from trainer.update import AuxiliaryRow, auxiliary_backward, score_segments
-from trainer.warmstart import supervised
-from trainer.worlds import make_env
+from trainer.rollouts.data import Segment, Turn, make_segment
+from trainer.rollouts.rollout import Episode, PlaySettings, Student, play
+from trainer.runs.folder import RunFolder, make_student
+from trainer.supervised.warmstart import supervised
+from trainer.worlds.tasks import make_env
 
 VOCABULARY = 400
 HINT = "At this step the command to send is: {}"

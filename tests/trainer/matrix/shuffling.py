@@ -21,17 +21,19 @@ import numpy as np
 import pytest
 import torch
 
-from trainer import branch_targets, rng, tokens
+from trainer import rng
 from trainer.auxiliary.feedback_context import ContextTurn
-from trainer.base_advantages import BaseAdvantages
-from trainer.data import Turn
-from trainer.learner import Learner
+from trainer.branches import targets as branch_targets
+from trainer.learning.base_advantages import BaseAdvantages
+from trainer.learning.learner import Learner
 from trainer.methods.distillation import sdpo, told
 from trainer.methods.imitation import expert_iteration
 from trainer.methods.reweighting import base as reweighting
 from trainer.methods.reweighting import feedback, rlsd, serl
 from trainer.methods.skills import contexts as skill_contexts
-from trainer.rollout import Student
+from trainer.rollouts import tokens
+from trainer.rollouts.data import Turn
+from trainer.rollouts.rollout import Student
 
 KINDS = ("advantages", "oracle", "context", "outcome", "coached", "silent")
 

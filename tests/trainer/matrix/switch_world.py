@@ -16,7 +16,7 @@ import gymnasium
 from agent_envs.core import TextEnv
 from agent_envs.errors import SnapshotMismatch, TaskNotFound
 from oracles.base import Decision, History, Plan, PlanStatus
-from trainer.environments import Environment, register_environment
+from trainer.worlds.environments import Environment, register_environment
 
 ENV_ID = "TestSwitches-v0"
 ROOMS = ("cellar", "hall", "attic")

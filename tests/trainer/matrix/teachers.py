@@ -22,12 +22,12 @@ from tests.trainer.matrix.harness import HINT, advice, best_at, situations, stud
 from trainer import rng
 from trainer.auxiliary.feedback_context import TITLES, Section
 from trainer.config import WarmstartConfig
-from trainer.data import Segment, Turn, make_segment
 from trainer.methods.distillation.told import PLAN_TITLE
 from trainer.methods.privileged import with_sections
 from trainer.methods.skills import contexts as skill_contexts
 from trainer.models.tiny import save_policy
-from trainer.warmstart import supervised
+from trainer.rollouts.data import Segment, Turn, make_segment
+from trainer.supervised.warmstart import supervised
 
 READ = WarmstartConfig(steps=300, batch=64, lr=3e-3, warmup_steps=10)
 SKILL = "Go where the next switch is, then press it."

@@ -11,9 +11,9 @@ import pytest
 from tests.support import full_count
 from tests.trainer import small
 from tests.trainer.matrix import harness, teachers
-from tests.trainer.runs import sampled, trained, untimed
+from tests.trainer.short_runs import sampled, trained, untimed
 from trainer.config import Config
-from trainer.config_objective import ObjectiveConfig
+from trainer.config.objective import ObjectiveConfig
 from trainer.loop import train
 from trainer.metrics import read_metrics
 from trainer.models.tiny import save_policy

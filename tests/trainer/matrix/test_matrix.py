@@ -22,7 +22,7 @@ import pytest
 
 from tests.support import full_count
 from tests.trainer.matrix import harness, teachers
-from trainer.config_objective import ObjectiveConfig
+from trainer.config.objective import ObjectiveConfig
 from trainer.methods.registry import METHODS
 
 MARGIN = 0.05

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from tests.trainer import small
 from trainer.config import Config
-from trainer.data import Segment, Turn, segments_from_turns
-from trainer.learner import Learner
+from trainer.learning.learner import Learner
+from trainer.learning.update import BaseStep, LossStats, base_backward
 from trainer.methods.protocol import PassLimits, Rollouts, Setup, Step
 from trainer.methods.registry import make_methods
 from trainer.metrics import Phases
 from trainer.models.tiny import save_policy
-from trainer.rollout import Trajectory
-from trainer.update import BaseStep, LossStats, base_backward
-from trainer.worlds import make_env
+from trainer.rollouts.data import Segment, Turn, segments_from_turns
+from trainer.rollouts.rollout import Trajectory
+from trainer.worlds.tasks import make_env
 
 LIMITS = PassLimits(4096, 0)
 

@@ -11,16 +11,16 @@ import torch
 
 from tests.trainer import small
 from trainer.config import Config
-from trainer.data import Segment, Turn, segments_from_turns
-from trainer.learner import Learner
+from trainer.learning.learner import Learner
+from trainer.learning.update import BaseStep, LossStats, base_backward, score_segments
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup, Step
 from trainer.methods.registry import make_methods
 from trainer.metrics import Phases
 from trainer.objectives import Denominators
-from trainer.rollout import Episode, PlaySettings, Student, Trajectory, play
-from trainer.run_folder import make_student
-from trainer.update import BaseStep, LossStats, base_backward, score_segments
-from trainer.worlds import make_env, split_tasks
+from trainer.rollouts.data import Segment, Turn, segments_from_turns
+from trainer.rollouts.rollout import Episode, PlaySettings, Student, Trajectory, play
+from trainer.runs.folder import make_student
+from trainer.worlds.tasks import make_env, split_tasks
 
 NAMES = ("dagger", "corrections", "sft", "expert_iteration", "step_dpo", "chord", "luffy")
 CHAT = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tests.trainer import small
-from trainer.branch_records import GrownRoot, RootChoice
-from trainer.branching import Brancher, grow
+from trainer.branches.branching import Brancher, grow
+from trainer.branches.records import GrownRoot, RootChoice
 from trainer.config import Config
-from trainer.data import Segment
-from trainer.rollout import Student, Trajectory
-from trainer.tokens import decode
-from trainer.worlds import make_env
+from trainer.rollouts.data import Segment
+from trainer.rollouts.rollout import Student, Trajectory
+from trainer.rollouts.tokens import decode
+from trainer.worlds.tasks import make_env
 
 CHOOSE = "I choose the next command."
 

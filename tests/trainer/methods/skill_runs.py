@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from tests.trainer import small
-from tests.trainer.runs import mixed
+from tests.trainer.short_runs import mixed
 from trainer.auxiliary.skills import EPISODE_TITLE
 from trainer.config import Config, load_config, resolve
-from trainer.data import Segment, Turn, make_segment, segments_from_turns
+from trainer.learning.update import BaseStep, LossStats, base_backward, score_segments
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup, Step
 from trainer.methods.registry import make_methods
-from trainer.policy import collate, token_logprobs
-from trainer.tokens import encode_text
-from trainer.update import BaseStep, LossStats, base_backward, score_segments
+from trainer.models.policy import collate, token_logprobs
+from trainer.rollouts.data import Segment, Turn, make_segment, segments_from_turns
+from trainer.rollouts.tokens import encode_text
 
 SKILLS = [
     {"name": "place", "text": "carry the thing to its place and put it down", "keywords": ["put"]},

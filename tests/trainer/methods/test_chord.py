@@ -21,15 +21,15 @@ from tests.trainer.methods.imitation_support import (
     whole,
 )
 from trainer.config import ConfigError
-from trainer.learner import Learner
-from trainer.methods.protocol import PassLimits, Step
-from trainer.update import (
+from trainer.learning.learner import Learner
+from trainer.learning.update import (
     AuxiliaryRow,
     LossStats,
     auxiliary_backward,
     base_backward,
     score_segments,
 )
+from trainer.methods.protocol import PassLimits, Step
 
 
 def test_the_share_of_the_expert_falls_from_0_9_to_0_05() -> None:

@@ -18,12 +18,12 @@ from tests.trainer.methods.imitation_support import (
     whole,
 )
 from tests.trainer.methods.test_oracle_rows import Says
-from trainer.branching import Brancher, select_roots, step_rows
+from trainer.branches.branching import Brancher, select_roots, step_rows
 from trainer.config import ConfigError, SeroConfig
-from trainer.data import segments_from_turns
 from trainer.methods.imitation.corrections import Corrections
 from trainer.methods.protocol import Rollouts, Step
-from trainer.worlds import make_env
+from trainer.rollouts.data import segments_from_turns
+from trainer.worlds.tasks import make_env
 
 
 def test_it_is_sero_with_flat_weights() -> None:

@@ -19,8 +19,8 @@ from tests.trainer.methods.imitation_support import (
 )
 from trainer import rng
 from trainer.config import ConfigError
+from trainer.learning.update import score_segments
 from trainer.methods.protocol import Step
-from trainer.update import score_segments
 
 
 def _labelled(config: Any, trajectories: Any, iteration: int = 0) -> set[int]:

@@ -23,13 +23,13 @@ from tests.trainer.methods.distilling import (
     turns_of,
     whole_step,
 )
-from tests.trainer.runs import run_config, sampled, trained, untimed
-from trainer.checkpoint import load_checkpoint
+from tests.trainer.short_runs import run_config, sampled, trained, untimed
 from trainer.config import ConfigError
-from trainer.data import read_turns, segments_from_turns, write_turns
 from trainer.loop import train
 from trainer.methods.protocol import PassLimits, Rollouts, Step
 from trainer.metrics import read_metrics
+from trainer.rollouts.data import read_turns, segments_from_turns, write_turns
+from trainer.runs.checkpoint import load_checkpoint
 
 METHODS: dict[str, dict[str, Any]] = {
     "opd-loss": {"auxiliary__opd": {}},

@@ -11,13 +11,13 @@ import pytest
 
 from tests.trainer import small
 from tests.trainer.test_webshop_training import shop_config
-from trainer.learner import Learner
+from trainer.learning.learner import Learner
 from trainer.methods.protocol import Setup
 from trainer.methods.registry import make_methods
 from trainer.metrics import Phases
-from trainer.rollout import Episode, PlaySettings, play
-from trainer.run_folder import make_student
-from trainer.worlds import make_env, open_tasks, split_tasks
+from trainer.rollouts.rollout import Episode, PlaySettings, play
+from trainer.runs.folder import make_student
+from trainer.worlds.tasks import make_env, open_tasks, split_tasks
 
 CHAT = (
     "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}\n{% endfor %}"

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from tests.trainer import small
-from tests.trainer.runs import mixed
+from tests.trainer.short_runs import mixed
 from trainer.auxiliary.distill import distillation_loss
-from trainer.data import Segment, make_segment
 from trainer.methods.distillation import distributions
 from trainer.methods.distillation.distributions import (
     Distributions,
@@ -23,6 +22,7 @@ from trainer.methods.distillation.distributions import (
 from trainer.methods.protocol import PassLimits
 from trainer.models.tiny import TinyConfig, build_model
 from trainer.objectives import Denominators
+from trainer.rollouts.data import Segment, make_segment
 
 WIDE = PassLimits(10**9, 0)
 REPLIES = [(5, 6, 7), (8, 9), (10, 11, 12, 13), (5,)]

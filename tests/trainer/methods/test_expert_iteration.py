@@ -21,12 +21,12 @@ from tests.trainer.methods.imitation_support import (
     turns_of,
     whole,
 )
-from tests.trainer.runs import learn as learn_turns
+from tests.trainer.short_runs import learn as learn_turns
 from trainer.config import ConfigError
-from trainer.data import read_turns, segments_from_turns, write_turns
+from trainer.learning.update import AuxiliaryRow, auxiliary_backward, score_segments
 from trainer.methods.imitation.expert_iteration import ExpertIteration
 from trainer.methods.protocol import Rollouts, Setup, Step
-from trainer.update import AuxiliaryRow, auxiliary_backward, score_segments
+from trainer.rollouts.data import read_turns, segments_from_turns, write_turns
 
 
 def test_the_gradient_is_that_of_the_mean_nll_of_replies_that_won() -> None:

@@ -12,18 +12,18 @@ import pytest
 
 from tests.fakes import ByteTokenizer, make_turn
 from tests.trainer import small
-from tests.trainer.runs import mixed
-from tests.trainer.test_tokens import CHAT
+from tests.trainer.rollouts.test_tokens import CHAT
+from tests.trainer.short_runs import mixed
 from trainer.auxiliary.feedback_context import TITLES
 from trainer.config import Config, ConfigError, load_config
-from trainer.config_auxiliary import SerlConfig
-from trainer.data import Turn, read_turns, write_turns
-from trainer.environments import WEBSHOP
+from trainer.config.auxiliary import SerlConfig
 from trainer.methods.privileged import prompt_view, with_sections
 from trainer.methods.reweighting.feedback import context_turns, feedback_sections, success_sections
-from trainer.rollout import Student
-from trainer.run_folder import make_student
-from trainer.text_model import load_text_model
+from trainer.models.text_model import load_text_model
+from trainer.rollouts.data import Turn, read_turns, write_turns
+from trainer.rollouts.rollout import Student
+from trainer.runs.folder import make_student
+from trainer.worlds.environments import WEBSHOP
 
 
 def _reply(command: str) -> str:

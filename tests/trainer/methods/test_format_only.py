@@ -18,11 +18,11 @@ from tests.trainer.methods.imitation_support import (
     turns_of,
     whole,
 )
-from trainer.batch import trained_turns
-from trainer.data import Segment, Turn, make_segment, segments_from_turns
+from trainer.learning.batch import trained_turns
+from trainer.learning.update import score_segments
 from trainer.methods.format_only import FormatOnly
 from trainer.methods.protocol import Rollouts
-from trainer.update import score_segments
+from trainer.rollouts.data import Segment, Turn, make_segment, segments_from_turns
 
 
 def _made(model: Any, **overrides: Any) -> FormatOnly:

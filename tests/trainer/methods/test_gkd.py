@@ -18,11 +18,11 @@ from tests.trainer.methods.distilling import (
     turns_of,
 )
 from trainer.auxiliary.divergence import divergence
-from trainer.data import segments_from_turns
 from trainer.methods.distillation import gkd
 from trainer.methods.protocol import Rollouts, Step
-from trainer.policy import collate, token_distributions
-from trainer.rollout import Trajectory
+from trainer.models.policy import collate, token_distributions
+from trainer.rollouts.data import segments_from_turns
+from trainer.rollouts.rollout import Trajectory
 
 
 @pytest.fixture(scope="module")

@@ -29,18 +29,18 @@ from tests.trainer.methods.imitation_support import (
     turns_of,
     whole,
 )
-from tests.trainer.runs import run_config, trained, untimed
+from tests.trainer.short_runs import run_config, trained, untimed
 from tests.trainer.test_webshop_training import first_come, scripted, shop_config
-from trainer.data import segments_from_turns
-from trainer.learner import Learner
+from trainer.learning.learner import Learner
 from trainer.loop import train
 from trainer.methods.protocol import PassLimits, Setup
 from trainer.methods.registry import make_methods
 from trainer.metrics import Phases
 from trainer.models.tiny import TinyConfig, build_model
-from trainer.rollout import Trajectory
-from trainer.run_folder import make_student
-from trainer.worlds import make_env, open_tasks, split_tasks
+from trainer.rollouts.data import segments_from_turns
+from trainer.rollouts.rollout import Trajectory
+from trainer.runs.folder import make_student
+from trainer.worlds.tasks import make_env, open_tasks, split_tasks
 
 PASSES = ("dagger", "corrections", "sft", "step_dpo", "chord")
 """Those with a forward pass of their own; the others have a term in the base's."""

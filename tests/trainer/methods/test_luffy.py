@@ -24,16 +24,16 @@ from tests.trainer.methods.imitation_support import (
     whole,
 )
 from tests.trainer.methods.test_oracle_rows import Says
-from trainer.base_advantages import base_advantages
 from trainer.config import ConfigError
-from trainer.data import make_segment, segments_from_turns
-from trainer.learner import Learner
+from trainer.learning.base_advantages import base_advantages
+from trainer.learning.learner import Learner
+from trainer.learning.update import score_segments
 from trainer.methods.imitation.luffy import Luffy
 from trainer.methods.protocol import Rollouts, Step
-from trainer.policy import collate, token_logprobs
-from trainer.rollout import PlaySettings, play
-from trainer.update import score_segments
-from trainer.worlds import make_env
+from trainer.models.policy import collate, token_logprobs
+from trainer.rollouts.data import make_segment, segments_from_turns
+from trainer.rollouts.rollout import PlaySettings, play
+from trainer.worlds.tasks import make_env
 
 
 def test_a_joined_episode_is_what_a_rollout_of_the_oracle_would_have_recorded() -> None:

@@ -22,15 +22,15 @@ from tests.trainer import small
 from tests.trainer.methods.distilling import LIMITS, config_of, trajectories_of, turns_of
 from trainer.auxiliary.feedback_context import Section
 from trainer.config import Config, ConfigError
-from trainer.data import Segment, Turn, segments_from_turns
+from trainer.learning.update import BaseStep, LossStats, base_backward, score_segments
 from trainer.methods.privileged import TeacherPrompt, prompt_view, rescored, with_sections
 from trainer.methods.protocol import Rollouts, Setup, Step
 from trainer.methods.registry import make_methods
 from trainer.methods.skills.opid import Opid
 from trainer.methods.skills.teacher import Distilled
-from trainer.policy import collate, token_logprobs
-from trainer.rollout import Student
-from trainer.update import BaseStep, LossStats, base_backward, score_segments
+from trainer.models.policy import collate, token_logprobs
+from trainer.rollouts.data import Segment, Turn, segments_from_turns
+from trainer.rollouts.rollout import Student
 
 ANALYSERS = "tests.trainer.methods.toy_analysers"
 SKILLS = [{"name": "put", "text": "carry the thing to its place", "keywords": ["put", "look"]}]

@@ -18,12 +18,12 @@ from tests.trainer.methods.distilling import (
     turns_of,
     whole_step,
 )
-from tests.trainer.runs import mixed
+from tests.trainer.short_runs import mixed
 from trainer.auxiliary.feedback_context import Section
-from trainer.data import Turn, segments_from_turns
+from trainer.learning.update import score_segments
 from trainer.methods.privileged import prompt_view, rescored, with_sections
-from trainer.rollout import Student
-from trainer.update import score_segments
+from trainer.rollouts.data import Turn, segments_from_turns
+from trainer.rollouts.rollout import Student
 
 HINT = Section("A hint", "the lamp is on the desk")
 

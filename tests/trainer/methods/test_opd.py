@@ -26,11 +26,11 @@ from tests.trainer.methods.distilling import (
 )
 from trainer.auxiliary.divergence import divergence
 from trainer.config import ConfigError
-from trainer.data import Turn, segments_from_turns
 from trainer.methods.distillation.opd import within_depth
 from trainer.methods.distillation.outside_teacher import OutsideTeacher, check_vocabulary
+from trainer.models.policy import collate, token_distributions, token_logprobs
 from trainer.models.tiny import ModelFolderError, save_policy, train_tokenizer
-from trainer.policy import collate, token_distributions, token_logprobs
+from trainer.rollouts.data import Turn, segments_from_turns
 
 
 @pytest.fixture(scope="module")

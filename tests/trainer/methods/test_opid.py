@@ -18,13 +18,13 @@ from tests.trainer.methods.skill_runs import (
     turns_of,
     whole_step,
 )
-from tests.trainer.runs import learn
+from tests.trainer.short_runs import learn
 from trainer.auxiliary.skills import STEP_TITLE
 from trainer.config import ConfigError
-from trainer.config_auxiliary.skills import OpidConfig
-from trainer.data import make_segment, segments_from_turns
-from trainer.tokens import encode_text
-from trainer.update import score_segments
+from trainer.config.auxiliary.skills import OpidConfig
+from trainer.learning.update import score_segments
+from trainer.rollouts.data import make_segment, segments_from_turns
+from trainer.rollouts.tokens import encode_text
 
 STEP_SKILL = "at this step open the closed thing first"
 

@@ -25,12 +25,12 @@ from tests.trainer.methods.distilling import (
     whole_step,
 )
 from trainer.auxiliary.divergence import divergence
-from trainer.data import Turn, segments_from_turns
+from trainer.learning.update import score_segments
 from trainer.methods.protocol import Rollouts
-from trainer.policy import collate, token_distributions, token_logprobs
-from trainer.rollout import Trajectory
-from trainer.update import score_segments
-from trainer.worlds import make_env
+from trainer.models.policy import collate, token_distributions, token_logprobs
+from trainer.rollouts.data import Turn, segments_from_turns
+from trainer.rollouts.rollout import Trajectory
+from trainer.worlds.tasks import make_env
 
 # Trajectories of the world: 5 turns won, 5 won, 8 lost; 8 lost, 4 won, 8 lost.
 SIZES = (5, 5, 8, 8, 4, 8)

@@ -20,8 +20,8 @@ from trainer.methods.imitation.oracle_rows import (
     oracle_label,
 )
 from trainer.methods.protocol import Setup
-from trainer.rollout import PlaySettings, Trajectory, play
-from trainer.worlds import make_env, open_tasks, split_tasks
+from trainer.rollouts.rollout import PlaySettings, Trajectory, play
+from trainer.worlds.tasks import make_env, open_tasks, split_tasks
 
 
 def _desk(**overrides: Any) -> tuple[OracleDesk, list[Trajectory]]:

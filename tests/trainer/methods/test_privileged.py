@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tests.trainer import small
-from tests.trainer.runs import mixed
+from tests.trainer.short_runs import mixed
 from trainer.auxiliary.feedback_context import Section
-from trainer.data import segments_from_turns
+from trainer.learning.update import score_segments
 from trainer.methods.privileged import (
     TeacherPrompt,
     edited_prompt,
@@ -21,7 +21,7 @@ from trainer.methods.privileged import (
 )
 from trainer.methods.protocol import PassLimits
 from trainer.methods.teacher import Teacher
-from trainer.update import score_segments
+from trainer.rollouts.data import segments_from_turns
 
 
 @pytest.mark.parametrize("template", ["compact"])

@@ -17,16 +17,16 @@ from oracles.base import Plan, PlanStatus
 from tests.fakes import make_turn
 from tests.trainer import small
 from trainer.config import Config, ConfigError, load_config
-from trainer.config_auxiliary import RlsdConfig
-from trainer.data import Turn, read_turns, segments_from_turns, write_turns
-from trainer.environments import WEBSHOP
-from trainer.learner import Learner
+from trainer.config.auxiliary import RlsdConfig
+from trainer.learning.learner import Learner
+from trainer.learning.update import score_segments
 from trainer.methods.protocol import PassLimits, Rollouts, Setup
 from trainer.methods.registry import make_methods
 from trainer.methods.reweighting.rlsd import PLAN_TITLE, Rlsd
 from trainer.metrics import Phases
-from trainer.update import score_segments
-from trainer.worlds import make_env, open_tasks
+from trainer.rollouts.data import Turn, read_turns, segments_from_turns, write_turns
+from trainer.worlds.environments import WEBSHOP
+from trainer.worlds.tasks import make_env, open_tasks
 
 LIMITS = PassLimits(4096, 0)
 

@@ -27,15 +27,15 @@ from tests.trainer.methods.skill_runs import (
     turns_of,
     whole_step,
 )
-from tests.trainer.runs import learn, run_config
-from trainer.checkpoint import CheckpointError
+from tests.trainer.short_runs import learn, run_config
 from trainer.config import ConfigError, from_dict, resolve
-from trainer.config_auxiliary.skills import SdarConfig
-from trainer.data import Turn, segments_from_turns
+from trainer.config.auxiliary.skills import SdarConfig
+from trainer.learning.update import score_segments
 from trainer.loop import train
 from trainer.methods.protocol import Rollouts
-from trainer.policy import collate, token_distributions
-from trainer.update import score_segments
+from trainer.models.policy import collate, token_distributions
+from trainer.rollouts.data import Turn, segments_from_turns
+from trainer.runs.checkpoint import CheckpointError
 
 
 def _hand(

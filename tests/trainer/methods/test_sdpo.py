@@ -21,11 +21,11 @@ from tests.trainer.methods.distilling import (
 )
 from trainer.auxiliary.divergence import divergence
 from trainer.auxiliary.feedback_context import TITLES
-from trainer.data import Turn, segments_from_turns
-from trainer.learner import Learner
+from trainer.learning.learner import Learner
 from trainer.methods.protocol import Rollouts
 from trainer.metrics import Phases
-from trainer.policy import collate, token_distributions
+from trainer.models.policy import collate, token_distributions
+from trainer.rollouts.data import Turn, segments_from_turns
 
 SUCCESS, FEEDBACK = TITLES["success"], TITLES["feedback"]
 

@@ -26,11 +26,11 @@ from tests.trainer.methods.skill_runs import (
     turns_of,
     whole_step,
 )
-from tests.trainer.runs import learn
+from tests.trainer.short_runs import learn
 from trainer.config import ConfigError
-from trainer.config_auxiliary.skills import AnalyserConfig, SeedConfig
-from trainer.data import Turn, segments_from_turns
-from trainer.update import score_segments
+from trainer.config.auxiliary.skills import AnalyserConfig, SeedConfig
+from trainer.learning.update import score_segments
+from trainer.rollouts.data import Turn, segments_from_turns
 
 PLACE = "tests.trainer.methods.toy_analysers"
 

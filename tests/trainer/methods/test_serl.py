@@ -14,23 +14,23 @@ import torch
 from torch import Tensor
 
 from tests.trainer import small
-from tests.trainer.runs import run_config, sampled, trained, untimed
+from tests.trainer.short_runs import run_config, sampled, trained, untimed
 from trainer.auxiliary.feedback_context import TITLES, Section
-from trainer.checkpoint import read_tensors
 from trainer.config import Config, ConfigError
-from trainer.data import Segment, Turn, read_turns, segments_from_turns, write_turns
-from trainer.learner import Learner
+from trainer.learning.learner import Learner
+from trainer.learning.update import BaseStep, LossStats, base_backward, score_segments
 from trainer.loop import train
 from trainer.methods.privileged import rescored, with_sections
 from trainer.methods.protocol import PassLimits, Rollouts, Setup, Step
 from trainer.methods.registry import make_methods
 from trainer.methods.reweighting.serl import Serl
 from trainer.metrics import Phases, read_metrics
+from trainer.models.policy import collate, pad_rows, token_distributions, token_logprobs
 from trainer.models.tiny import save_policy
-from trainer.policy import collate, pad_rows, token_distributions, token_logprobs
-from trainer.update import BaseStep, LossStats, base_backward, score_segments
-from trainer.warmstart import demonstrate, segments, supervised
-from trainer.worlds import make_env, split_tasks
+from trainer.rollouts.data import Segment, Turn, read_turns, segments_from_turns, write_turns
+from trainer.runs.checkpoint import read_tensors
+from trainer.supervised.warmstart import demonstrate, segments, supervised
+from trainer.worlds.tasks import make_env, split_tasks
 
 LIMITS = PassLimits(4096, 0)
 

@@ -15,9 +15,9 @@ from tests.trainer.methods.sero_support import (
     lookers,
     sero_config,
 )
-from trainer.branching import select_roots
+from trainer.branches.branching import select_roots
 from trainer.config import ConfigError, SeroConfig, from_dict, resolve
-from trainer.rollout import Trajectory
+from trainer.rollouts.rollout import Trajectory
 
 # ---------------------------------------------------------------------- settings
 

@@ -20,16 +20,16 @@ from tests.trainer.methods.sero_support import (
     reply_of,
     sero_config,
 )
-from tests.trainer.runs import run_config
+from tests.trainer.short_runs import run_config
 from tests.trainer.test_webshop_training import first_come, shop_config
-from trainer.branch_records import GrownRoot, RootChoice, branch_metrics
-from trainer.branching import Brancher, grow
+from trainer.branches.branching import Brancher, grow
+from trainer.branches.records import GrownRoot, RootChoice, branch_metrics
 from trainer.config import Config, ConfigError
 from trainer.generation.base import GenerationRequest
 from trainer.loop import train
-from trainer.rollout import Episode, PlaySettings, Student, Trajectory, play
-from trainer.tokens import decode
-from trainer.worlds import make_env, open_tasks, split_tasks
+from trainer.rollouts.rollout import Episode, PlaySettings, Student, Trajectory, play
+from trainer.rollouts.tokens import decode
+from trainer.worlds.tasks import make_env, open_tasks, split_tasks
 
 # -------------------------------------------------------------- sampled thoughts
 

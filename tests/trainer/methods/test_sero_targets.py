@@ -22,14 +22,14 @@ from tests.trainer.methods.sero_support import (
     reply_of,
     sero_config,
 )
-from trainer.branch_records import RootChoice
-from trainer.branch_targets import branch_prompts
-from trainer.branching import Brancher, play_on, score, step_rows, with_rows
+from trainer.branches.branching import Brancher, play_on, score, step_rows, with_rows
+from trainer.branches.records import RootChoice
+from trainer.branches.targets import branch_prompts
 from trainer.config import ConfigError
+from trainer.learning.update import score_segments
 from trainer.methods.protocol import PassLimits
-from trainer.tokens import decode, encode_reply, encode_text, force_command
-from trainer.update import score_segments
-from trainer.worlds import make_env
+from trainer.rollouts.tokens import decode, encode_reply, encode_text, force_command
+from trainer.worlds.tasks import make_env
 
 # -------------------------------------------------------------------- token sets
 

@@ -18,14 +18,14 @@ from tests.trainer.methods.sero_support import (
     sero_config,
 )
 from trainer.auxiliary.sero import Branch, sero_loss
-from trainer.branch_records import GrownRoot, branch_metrics, depth_at, weighting
-from trainer.branching import score, step_rows
+from trainer.branches.branching import score, step_rows
+from trainer.branches.records import GrownRoot, branch_metrics, depth_at, weighting
 from trainer.config import Config, ConfigError, SeroConfig
-from trainer.learner import Learner
+from trainer.learning.learner import Learner
+from trainer.learning.update import score_segments
 from trainer.methods.protocol import PassLimits, Rollouts, Setup, Step
 from trainer.methods.sero import Sero
 from trainer.metrics import Phases
-from trainer.update import score_segments
 
 # -------------------------------------------------------------- weights in a run
 

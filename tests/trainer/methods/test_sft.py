@@ -21,10 +21,10 @@ from tests.trainer.methods.imitation_support import (
 )
 from tests.trainer.methods.test_oracle_rows import Says
 from trainer.config import ConfigError
-from trainer.data import segments_from_turns
+from trainer.learning.update import score_segments
 from trainer.methods.imitation.sft import Sft
 from trainer.methods.protocol import Rollouts, Step
-from trainer.update import score_segments
+from trainer.rollouts.data import segments_from_turns
 
 
 def test_the_rows_are_those_of_the_walkthrough_of_each_task() -> None:

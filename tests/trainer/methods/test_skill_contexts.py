@@ -14,14 +14,13 @@ from agent_envs.prompting import get_template
 from tests.fakes import ByteTokenizer, make_turn
 from tests.trainer import small
 from tests.trainer.methods import toy_analysers
-from tests.trainer.runs import mixed
+from tests.trainer.short_runs import mixed
 from trainer import rng
 from trainer.auxiliary.analyser import analyse
 from trainer.auxiliary.skill_retrieval import ArmStats, StaticSkill
 from trainer.auxiliary.skills import EPISODE_TITLE, STEP_TITLE, SkillReply
 from trainer.config import ConfigError
-from trainer.config_auxiliary.skills import SdarConfig, SkillEntry
-from trainer.data import Turn
+from trainer.config.auxiliary.skills import SdarConfig, SkillEntry
 from trainer.methods.privileged import prompt_view
 from trainer.methods.skills.contexts import (
     Analyses,
@@ -35,8 +34,9 @@ from trainer.methods.skills.contexts import (
     shuffled,
     skill_prompts,
 )
-from trainer.rollout import Student
-from trainer.text_model import Chat, ExternalTextModel
+from trainer.models.text_model import Chat, ExternalTextModel
+from trainer.rollouts.data import Turn
+from trainer.rollouts.rollout import Student
 
 
 def _two() -> list[Turn]:

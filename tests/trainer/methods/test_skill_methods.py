@@ -18,11 +18,11 @@ from tests.trainer.methods.skill_runs import (
     turns_of,
     whole_step,
 )
-from tests.trainer.runs import learn, run_config, trained, untimed
+from tests.trainer.short_runs import learn, run_config, trained, untimed
 from trainer.config import Config
-from trainer.data import read_turns, write_turns
 from trainer.loop import train
 from trainer.metrics import read_metrics
+from trainer.rollouts.data import read_turns, write_turns
 
 USELESS = {"model": "tests.trainer.methods.toy_analysers:useless"}
 UNKNOWN = [{"name": "x", "text": "nothing of it", "keywords": ["xylophone"]}]

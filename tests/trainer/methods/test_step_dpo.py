@@ -22,13 +22,13 @@ from tests.trainer.methods.imitation_support import (
     turns_of,
     whole,
 )
-from trainer.branching import select_roots
+from trainer.branches.branching import select_roots
 from trainer.config import ConfigError, SeroConfig
-from trainer.data import make_segment, segments_from_turns
+from trainer.learning.update import score_segments
 from trainer.methods.imitation.base import turn_numbers
 from trainer.methods.imitation.step_dpo import StepDpo
 from trainer.methods.protocol import Rollouts, Step
-from trainer.update import score_segments
+from trainer.rollouts.data import make_segment, segments_from_turns
 
 ALL = {"auxiliary__step_dpo__states": "failed"}
 

@@ -16,16 +16,16 @@ from oracles.bench.figures import Probe
 from oracles.branches import BranchRunner
 from tests.trainer import small
 from tests.trainer.test_webshop_training import shop_config
-from trainer.bank_policy import TrainedPolicy, load_policy_of
-from trainer.bank_rows import grown_roots
-from trainer.branch_records import GrownRoot
-from trainer.branching import score
+from trainer.banks.policy import TrainedPolicy, load_policy_of
+from trainer.banks.rows import grown_roots
+from trainer.branches.branching import score
+from trainer.branches.records import GrownRoot
 from trainer.config import Config, SeroConfig
 from trainer.loop import train
 from trainer.methods.protocol import PassLimits
 from trainer.oracle_bench.model import _bank_row, section_of
-from trainer.oracle_registry import make_oracle
-from trainer.run_folder import make_student
+from trainer.runs.folder import make_student
+from trainer.worlds.oracles import make_oracle
 
 
 def home_config(**overrides: Any) -> Config:

@@ -8,7 +8,7 @@ import pytest
 
 from oracles.bench.figures import Probe
 from tests.trainer.oracle_bench import bench_world
-from trainer.bank_policy import TrainedPolicy
+from trainer.banks.policy import TrainedPolicy
 
 
 @pytest.fixture(scope="session")

@@ -11,13 +11,13 @@ import torch
 from oracles.bench.figures import Probe
 from tests.trainer import small
 from tests.trainer.oracle_bench import bench_world
-from trainer.bank_policy import TrainedPolicy
-from trainer.bank_rows import grown_roots
-from trainer.optim import gradient_norm
+from trainer.banks.policy import TrainedPolicy
+from trainer.banks.rows import grown_roots
+from trainer.learning.optim import gradient_norm
 from trainer.oracle_bench.drift import drift, form, train_on_oracle
 from trainer.oracle_bench.model import _bank_row, section_of
 from trainer.oracle_bench.scale import base_config, sero_pass
-from trainer.run_folder import make_student
+from trainer.runs.folder import make_student
 
 
 def test_the_form_is_that_of_the_replies_before_and_after(

@@ -11,7 +11,7 @@ import pytest
 
 from oracles.bench.figures import GROUPS, ROLLOUTS, Probe
 from tests.trainer.oracle_bench import bench_world
-from trainer.bank_policy import TrainedPolicy
+from trainer.banks.policy import TrainedPolicy
 from trainer.config import SeroConfig
 from trainer.oracle_bench.model import (
     NO_FIT,

@@ -13,14 +13,14 @@ import torch
 from oracles.bench.figures import Probe
 from tests.trainer import small
 from tests.trainer.oracle_bench import bench_world
-from trainer.bank_policy import TrainedPolicy
-from trainer.branch_records import GrownRoot, RootChoice
-from trainer.branch_targets import branch_prompts
+from trainer.banks.policy import TrainedPolicy
+from trainer.branches.records import GrownRoot, RootChoice
+from trainer.branches.targets import branch_prompts
 from trainer.generation.hf import HFSampler
 from trainer.oracle_bench.drift import train_on_oracle
 from trainer.oracle_bench.model import section_of
 from trainer.oracle_bench.reach import Agreement, agreement, reach, too_long
-from trainer.run_folder import make_student
+from trainer.runs.folder import make_student
 
 
 def _root(branch: Probe, z: Sequence[float], gate: float = 1.0) -> GrownRoot:

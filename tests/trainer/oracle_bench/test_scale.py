@@ -18,10 +18,9 @@ from oracles.bench.figures import Probe
 from tests.trainer import small
 from tests.trainer.oracle_bench import bench_world
 from trainer.auxiliary.sero import Branch, sero_loss
-from trainer.bank_policy import TrainedPolicy
-from trainer.branch_records import GrownRoot
+from trainer.banks.policy import TrainedPolicy
+from trainer.branches.records import GrownRoot
 from trainer.config import Config
-from trainer.data import Segment, Turn
 from trainer.iteration import Trainer
 from trainer.oracle_bench.model import section_of
 from trainer.oracle_bench.scale import (
@@ -32,7 +31,8 @@ from trainer.oracle_bench.scale import (
     scale,
     sero_pass,
 )
-from trainer.run_folder import RunFolder, make_student
+from trainer.rollouts.data import Segment, Turn
+from trainer.runs.folder import RunFolder, make_student
 
 
 def _logprobs(model: Any, ids: Sequence[int], wanted: Sequence[bool]) -> Tensor:

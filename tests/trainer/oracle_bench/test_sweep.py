@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.trainer import runs, small
+from tests.trainer import short_runs as runs
+from tests.trainer import small
 from tests.trainer.oracle_bench import bench_world
 from trainer.config import ConfigError, SeroConfig
 from trainer.loop import train
@@ -16,7 +17,7 @@ from trainer.metrics import wilson
 from trainer.models.tiny import load_policy
 from trainer.oracle_bench.scale import base_config
 from trainer.oracle_bench.sweep import ARM_WEIGHTS, arm_config, arm_folder, sweep
-from trainer.run_folder import RunFolder, RunFolderError
+from trainer.runs.folder import RunFolder, RunFolderError
 
 SECTION = SeroConfig()
 FEW: dict[str, Any] = {"eval.splits": ["valid_seen", "valid_unseen"], "eval.tasks": 3}

@@ -16,19 +16,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tests.trainer import small
-from trainer import learner as learner_module
-from trainer import update
 from trainer.config import Config
-from trainer.data import Turn, read_turns
-from trainer.learner import Learner
+from trainer.learning import learner as learner_module
+from trainer.learning import update
+from trainer.learning.learner import Learner
 from trainer.loop import train
 from trainer.metrics import Phases
+from trainer.models.policy import SegmentBatch, TokenLogprobs
 from trainer.models.tiny import load_policy
 from trainer.parallel.context import ALONE, Group
 from trainer.parallel.launch import own_config, own_folder
 from trainer.parallel.run import trainer_of
 from trainer.parallel.wrap import share, whole_state
-from trainer.policy import SegmentBatch, TokenLogprobs
+from trainer.rollouts.data import Turn, read_turns
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from tests.trainer.parallel.learning import (
     written,
 )
 from tests.trainer.parallel.ranks import run_ranks
-from tests.trainer.runs import run_config
-from trainer.data import Turn, write_turns
+from tests.trainer.short_runs import run_config
 from trainer.models.tiny import save_policy
 from trainer.parallel.wrap import whole_state
+from trainer.rollouts.data import Turn, write_turns
 
 TOLERANCE = 1e-6
 MODES = ("ddp", "fsdp")

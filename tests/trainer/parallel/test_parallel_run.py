@@ -14,7 +14,7 @@ import torch
 
 from tests.trainer import small
 from tests.trainer.parallel.ranks import run_ranks
-from tests.trainer.runs import run_config, sampled, trained
+from tests.trainer.short_runs import run_config, sampled, trained
 from trainer import loop
 from trainer.config import Config
 from trainer.parallel.context import Group

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.trainer import small
-from trainer.batch import partition
 from trainer.config import ConfigError
+from trainer.learning.batch import partition
 from trainer.objectives import Denominators
 from trainer.objectives.aggregate import AGGREGATIONS, aggregate
 from trainer.parallel.context import ALONE, Group

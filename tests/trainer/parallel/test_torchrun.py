@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.runs import run_config
+from tests.trainer.short_runs import run_config
 from trainer import loop
 from trainer.config import resolve
 

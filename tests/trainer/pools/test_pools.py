@@ -20,8 +20,8 @@ from trainer.pools.process import ProcessPool
 from trainer.pools.ray import RayPool
 from trainer.pools.registry import make_envs
 from trainer.pools.serial import SerialPool
-from trainer.rollout import Episode, PlaySettings, play
-from trainer.worlds import make_env, split_tasks
+from trainer.rollouts.rollout import Episode, PlaySettings, play
+from trainer.worlds.tasks import make_env, split_tasks
 
 N = 4
 has_ray = importlib.util.find_spec("ray") is not None

@@ -24,7 +24,7 @@ from trainer.report import (
 from trainer.report.charts import Panel, curves, phase_bar, phase_stack, success_by_type
 from trainer.report.data import how_it_ended, idle, phase_totals, series, step_notes
 from trainer.report.methods import figures_of
-from trainer.run_folder import RunFolderError
+from trainer.runs.folder import RunFolderError
 
 EVIL = "<script>alert('x')</script>\"'&"
 VOID = {"meta", "br", "hr", "img", "link", "input"}

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.update import AuxiliaryRow
+from trainer.learning.update import AuxiliaryRow
 
 __all__ = ["BRANCH", "branch_tensors", "make_policy_loss", "with_branches"]
 

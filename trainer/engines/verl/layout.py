@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.data import Turn
 from trainer.objectives import dense_ids
+from trainer.rollouts.data import Turn
 
 __all__ = ["RowKey", "Rows", "row_key", "rows_of"]
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.auxiliary.distill import distillation_loss
+from trainer.learning.update import pad_like, score_segments
 from trainer.methods.distillation.distributions import (
     Distributions,
     Pair,
@@ -22,9 +23,8 @@ from trainer.methods.distillation.distributions import (
 from trainer.methods.distillation.outside_teacher import OutsideTeacher
 from trainer.methods.protocol import Method, PassLimits, Setup, Step, TokenTerm
 from trainer.methods.teacher import Teacher
+from trainer.models.policy import SegmentBatch
 from trainer.objectives import Denominators
-from trainer.policy import SegmentBatch
-from trainer.update import pad_like, score_segments
 
 __all__ = ["Distiller", "SampledTerm", "divergence_loss", "padded"]
 

@@ -1,8 +1,8 @@
 """Passes over the whole vocabulary: student and teacher at the same tokens, behind two prompts.
 
-`trainer.policy.token_logprobs` never makes a tensor of the size of the vocabulary; divergences
-need two. Segments are therefore cut by their length, as everywhere, and by the number of logits as
-well. A loss is given the counts of the whole optimiser step, so that the parts add up.
+`trainer.models.policy.token_logprobs` never makes a tensor of the size of the vocabulary;
+divergences need two. Segments are therefore cut by their length, as everywhere, and by the number
+of logits as well. A loss is given the counts of the whole optimiser step, so that the parts add up.
 
 Axis letters: N trained tokens of a micro-batch, V vocabulary, R trained tokens of one segment.
 """
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trainer.data import Segment
+from trainer.learning.update import precision, step_counts
 from trainer.methods.protocol import PassLimits
+from trainer.models.policy import collate, evaluation_mode, micro_batches, token_distributions
 from trainer.objectives import Denominators
-from trainer.policy import collate, evaluation_mode, micro_batches, token_distributions
-from trainer.update import precision, step_counts
+from trainer.rollouts.data import Segment
 
 __all__ = ["Distributions", "Pair", "distribution_backward", "distribution_values", "pair_counts"]
 

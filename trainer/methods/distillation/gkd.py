@@ -14,16 +14,16 @@ from torch import Tensor, nn
 
 from trainer import rng
 from trainer.auxiliary.distill import gkd_loss, gkd_on_student
-from trainer.batch import partition
-from trainer.data import Segment, segments_from_turns
 from trainer.generation.hf import HFSampler
+from trainer.learning.batch import partition
 from trainer.methods.distillation.base import Distiller
 from trainer.methods.distillation.distributions import Distributions, Pair
 from trainer.methods.distillation.outside_teacher import teacher_of
 from trainer.methods.imitation.oracle_rows import OracleDesk, first_of_groups
 from trainer.methods.protocol import Rollouts, Setup, Step
 from trainer.objectives import Denominators
-from trainer.rollout import Episode, PlaySettings, TextEnvironment, play
+from trainer.rollouts.data import Segment, segments_from_turns
+from trainer.rollouts.rollout import Episode, PlaySettings, TextEnvironment, play
 
 __all__ = ["Gkd"]
 

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from trainer.auxiliary.depth_schedule import depth_mask, max_depth
 from trainer.auxiliary.distill import opd_advantages, opd_loss, vopd_baseline
-from trainer.config_auxiliary.distillation import DepthConfig
-from trainer.data import Turn
+from trainer.config.auxiliary.distillation import DepthConfig
 from trainer.methods.distillation.base import Distiller, SampledTerm, divergence_loss, padded
 from trainer.methods.distillation.distributions import Distributions, Pair, distribution_values
 from trainer.methods.distillation.outside_teacher import teacher_of
 from trainer.methods.protocol import Rollouts, Setup, Step, TokenTerm
+from trainer.models.policy import SegmentBatch
 from trainer.objectives import Denominators
-from trainer.policy import SegmentBatch
+from trainer.rollouts.data import Turn
 
 __all__ = ["Opd", "within_depth"]
 

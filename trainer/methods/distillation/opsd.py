@@ -18,8 +18,8 @@ from trainer.methods.distillation.distributions import Distributions
 from trainer.methods.distillation.told import Contexts, Told
 from trainer.methods.protocol import Rollouts, Setup, Step, TokenTerm
 from trainer.methods.teacher import Teacher
+from trainer.models.policy import SegmentBatch
 from trainer.objectives import Denominators
-from trainer.policy import SegmentBatch
 
 __all__ = ["Opsd", "OpsdLegacy"]
 

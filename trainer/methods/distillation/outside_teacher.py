@@ -11,7 +11,7 @@ from trainer.config import ConfigError
 from trainer.methods.protocol import Setup
 from trainer.methods.teacher import Teacher
 from trainer.models.tiny import load_policy
-from trainer.run_folder import dtype_of
+from trainer.runs.folder import dtype_of
 
 __all__ = ["OutsideTeacher", "check_vocabulary", "teacher_of"]
 

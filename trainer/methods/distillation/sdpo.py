@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trainer.auxiliary.feedback_context import TITLES, Section, Trajectories, render_trajectory
 from trainer.auxiliary.sdpo import SDPOContexts, sdpo_contexts, sdpo_loss
-from trainer.batch import group_ids, training_rewards
+from trainer.learning.batch import group_ids, training_rewards
 from trainer.methods.distillation.base import Distiller
 from trainer.methods.distillation.distributions import Distributions
 from trainer.methods.distillation.told import Told, told_pairs

@@ -14,12 +14,12 @@ import agent_envs
 from agent_envs import Snapshot
 from agent_envs.errors import SeroError
 from trainer.auxiliary.feedback_context import TITLES, Section
-from trainer.data import Turn
 from trainer.methods.distillation.distributions import Pair
 from trainer.methods.privileged import rescored, with_sections
 from trainer.methods.protocol import Rollouts, Setup
 from trainer.methods.reweighting.feedback import Sections, context_turns, success_sections
-from trainer.oracle_registry import make_planner
+from trainer.rollouts.data import Turn
+from trainer.worlds.oracles import make_planner
 
 __all__ = ["Contexts", "Told", "told_pairs"]
 

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from trainer import rng
 from trainer.auxiliary.imitation import imitation_coefficients
-from trainer.batch import partition
-from trainer.data import Segment
+from trainer.learning.batch import partition
+from trainer.learning.update import AuxiliaryRow, auxiliary_backward, passes, precision
 from trainer.methods.imitation.oracle_rows import OracleDesk, first_of_groups
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup, Step
-from trainer.policy import token_logprobs
-from trainer.rollout import Trajectory
-from trainer.update import AuxiliaryRow, auxiliary_backward, passes, precision
+from trainer.models.policy import token_logprobs
+from trainer.rollouts.data import Segment
+from trainer.rollouts.rollout import Trajectory
 
 __all__ = [
     "OracleMethod",

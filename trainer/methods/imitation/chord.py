@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from trainer.auxiliary.chord import chord_mu, chord_phi_loss
-from trainer.data import Segment
 from trainer.methods.imitation.base import OracleMethod, expert_segments, part_of, segment_backward
 from trainer.methods.imitation.oracle_rows import OracleDesk
 from trainer.methods.protocol import PassLimits, Rollouts, Step
 from trainer.objectives import Denominators, weighted_nll
+from trainer.rollouts.data import Segment
 
 __all__ = ["Chord"]
 

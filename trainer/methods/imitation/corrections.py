@@ -8,13 +8,13 @@ from typing import Any
 from torch import nn
 
 from trainer.auxiliary.imitation import expert_correction_coefficients
-from trainer.branching import select_roots
+from trainer.branches.branching import select_roots
 from trainer.config import SeroConfig
+from trainer.learning.update import AuxiliaryRow
 from trainer.methods.imitation.base import OracleRowMethod, part_of
 from trainer.methods.imitation.oracle_rows import OracleDesk, OracleEpisode
 from trainer.methods.protocol import Rollouts, Step
 from trainer.metrics import mean_or_none
-from trainer.update import AuxiliaryRow
 
 __all__ = ["Corrections"]
 

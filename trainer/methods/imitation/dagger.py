@@ -11,13 +11,13 @@ from torch import nn
 from trainer import rng
 from trainer.auxiliary.depth_schedule import depth_mask, max_depth
 from trainer.auxiliary.imitation import dagger_rows
-from trainer.data import Segment, make_segment
+from trainer.learning.update import AuxiliaryRow
 from trainer.methods.imitation.base import OracleRowMethod, equal_rows, turn_numbers
 from trainer.methods.imitation.oracle_rows import OracleDesk
 from trainer.methods.protocol import Rollouts, Step
 from trainer.metrics import mean_or_none
-from trainer.rollout import Trajectory
-from trainer.update import AuxiliaryRow
+from trainer.rollouts.data import Segment, make_segment
+from trainer.rollouts.rollout import Trajectory
 
 __all__ = ["Dagger"]
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from trainer.auxiliary.imitation import expert_iteration_rows, imitation_coefficients
 from trainer.methods.protocol import Method, Rollouts, Setup, Step, TokenTerm
 from trainer.metrics import mean_or_none
+from trainer.models.policy import SegmentBatch
 from trainer.objectives import weighted_nll
-from trainer.policy import SegmentBatch
 
 __all__ = ["ExpertIteration"]
 

@@ -25,15 +25,15 @@ from torch import Tensor, nn
 
 from agent_envs.hooks import SUCCESS
 from trainer.auxiliary.luffy import luffy_loss
-from trainer.data import Turn, make_segment
+from trainer.learning.update import score_segments
 from trainer.methods.imitation.base import OracleMethod
 from trainer.methods.imitation.oracle_rows import OracleDesk, OracleEpisode, first_of_groups
 from trainer.methods.protocol import PassLimits, Rollouts, Step, TokenTerm
 from trainer.metrics import mean_or_none
+from trainer.models.policy import SegmentBatch, pad_rows
 from trainer.objectives import Aggregation, Denominators
-from trainer.policy import SegmentBatch, pad_rows
-from trainer.rollout import Student, Trajectory
-from trainer.update import score_segments
+from trainer.rollouts.data import Turn, make_segment
+from trainer.rollouts.rollout import Student, Trajectory
 
 __all__ = ["Luffy", "joined_turns"]
 

@@ -25,18 +25,18 @@ from agent_envs.prompting import PromptView
 from oracles.base import Decision, History, HistoryItem, Oracle, PlanStatus
 from oracles.branch import Branch, BranchStep, RootRecord
 from oracles.branch import run as run_branch
-from trainer.branch_targets import (
+from trainer.branches.targets import (
     TARGET_TOO_LONG,
     branch_prompts,
     branch_target,
     branch_views,
 )
 from trainer.config import SeroConfig
-from trainer.data import Segment, Turn, make_segment
 from trainer.methods.protocol import Setup
-from trainer.oracle_registry import make_oracle
-from trainer.rollout import Student, Trajectory
-from trainer.tokens import ReplyTarget
+from trainer.rollouts.data import Segment, Turn, make_segment
+from trainer.rollouts.rollout import Student, Trajectory
+from trainer.rollouts.tokens import ReplyTarget
+from trainer.worlds.oracles import make_oracle
 
 __all__ = [
     "OracleDesk",

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from trainer.data import Segment
+from trainer.learning.update import AuxiliaryRow
 from trainer.methods.imitation.base import OracleRowMethod, equal_rows, expert_segments, part_of
 from trainer.methods.imitation.oracle_rows import OracleDesk
 from trainer.methods.protocol import Rollouts, Step
-from trainer.update import AuxiliaryRow
+from trainer.rollouts.data import Segment
 
 __all__ = ["Sft"]
 

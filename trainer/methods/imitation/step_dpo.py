@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from trainer.auxiliary.step_dpo import ScoredReplies, step_dpo_loss
-from trainer.branching import select_roots
+from trainer.branches.branching import select_roots
 from trainer.config import SeroConfig
-from trainer.data import Segment, Turn, make_segment
+from trainer.learning.update import pad_like, precision, score_segments
 from trainer.methods.imitation.base import OracleMethod, turn_numbers
 from trainer.methods.imitation.oracle_rows import OracleDesk
 from trainer.methods.protocol import PassLimits, Rollouts, Setup, Step
 from trainer.methods.teacher import Teacher
 from trainer.metrics import mean_or_none
-from trainer.policy import collate, micro_batches, token_logprobs
-from trainer.tokens import ReplyTarget
-from trainer.update import pad_like, precision, score_segments
+from trainer.models.policy import collate, micro_batches, token_logprobs
+from trainer.rollouts.data import Segment, Turn, make_segment
+from trainer.rollouts.tokens import ReplyTarget
 
 __all__ = ["Pair", "StepDpo"]
 

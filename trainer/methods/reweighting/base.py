@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from trainer.auxiliary.serl import ReweightStats, lam_schedule
-from trainer.data import Turn
+from trainer.learning.update import score_segments
 from trainer.methods.privileged import TeacherPrompt, rescored, with_sections
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup
 from trainer.methods.reweighting.feedback import Sections
 from trainer.methods.teacher import Teacher, TeacherKind
-from trainer.update import score_segments
+from trainer.rollouts.data import Turn
 
 __all__ = ["Reweighting", "ScoredTurn"]
 

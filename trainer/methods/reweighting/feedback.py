@@ -19,10 +19,10 @@ from trainer.auxiliary.feedback_context import (
     step_contexts,
 )
 from trainer.auxiliary.judge_context import JUDGE_MODES, TextModel, judge_contexts
-from trainer.config_auxiliary.serl import SerlConfig
-from trainer.data import Turn
+from trainer.config.auxiliary.serl import SerlConfig
 from trainer.methods.privileged import prompt_view
-from trainer.rollout import Student
+from trainer.rollouts.data import Turn
+from trainer.rollouts.rollout import Student
 
 __all__ = ["Sections", "context_turns", "feedback_sections", "success_sections"]
 

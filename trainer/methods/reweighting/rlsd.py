@@ -15,14 +15,14 @@ from torch import Tensor
 from oracles.base import PlanStatus
 from trainer.auxiliary.feedback_context import Section
 from trainer.auxiliary.rlsd import rlsd_advantages
-from trainer.config_sections import ConfigError
-from trainer.data import Segment, Turn
+from trainer.errors import ConfigError
 from trainer.methods.protocol import Rollouts, Setup
 from trainer.methods.reweighting.base import Reweighting
 from trainer.methods.reweighting.feedback import Sections, context_turns, success_sections
+from trainer.models.policy import pad_rows
 from trainer.objectives import dense_ids
-from trainer.oracle_registry import make_planner
-from trainer.policy import pad_rows
+from trainer.rollouts.data import Segment, Turn
+from trainer.worlds.oracles import make_planner
 
 __all__ = ["Rlsd"]
 

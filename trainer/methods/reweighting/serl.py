@@ -12,16 +12,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from trainer.auxiliary.serl import act_loss, act_vocabulary_loss, reweight_advantages
-from trainer.data import Turn, make_segment
+from trainer.learning.update import pad_like
 from trainer.methods.distillation.distributions import Distributions, Pair, distribution_backward
 from trainer.methods.protocol import PassLimits, Rollouts, Setup, Step, TokenTerm
 from trainer.methods.reweighting.base import Reweighting
 from trainer.methods.reweighting.feedback import Sections, context_turns, feedback_sections
 from trainer.metrics import mean_or_none
+from trainer.models.policy import SegmentBatch
+from trainer.models.text_model import load_text_model
 from trainer.objectives import Denominators
-from trainer.policy import SegmentBatch
-from trainer.text_model import load_text_model
-from trainer.update import pad_like
+from trainer.rollouts.data import Turn, make_segment
 
 __all__ = ["Serl"]
 

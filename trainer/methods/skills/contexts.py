@@ -39,12 +39,12 @@ from trainer.auxiliary.skills import (
     other_skill,
     parse_skill,
 )
-from trainer.config_auxiliary.skills import RetrievalConfig
-from trainer.config_sections import ConfigError
-from trainer.data import Turn
+from trainer.config.auxiliary.skills import RetrievalConfig
+from trainer.errors import ConfigError
 from trainer.methods.privileged import TeacherPrompt, edited_prompt
-from trainer.rollout import Student
-from trainer.text_model import TextModel
+from trainer.models.text_model import TextModel
+from trainer.rollouts.data import Turn
+from trainer.rollouts.rollout import Student
 
 __all__ = [
     "Analyses",

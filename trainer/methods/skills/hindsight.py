@@ -9,7 +9,7 @@ from torch import nn
 
 from trainer import rng
 from trainer.auxiliary.skills import SkillMode, SkillReply, skill_report
-from trainer.config_auxiliary.skills import POLICY, AnalyserConfig
+from trainer.config.auxiliary.skills import POLICY, AnalyserConfig
 from trainer.methods.privileged import TeacherPrompt
 from trainer.methods.protocol import Rollouts, Setup
 from trainer.methods.skills.contexts import (
@@ -21,7 +21,7 @@ from trainer.methods.skills.contexts import (
     shuffled,
     skill_prompts,
 )
-from trainer.text_model import PolicyTextModel, TextModel, load_text_model
+from trainer.models.text_model import PolicyTextModel, TextModel, load_text_model
 
 __all__ = ["Hindsight"]
 

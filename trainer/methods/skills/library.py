@@ -12,8 +12,8 @@ from torch import Tensor
 
 from trainer import rng
 from trainer.auxiliary.skill_retrieval import ArmStats, StaticSkill
-from trainer.config_auxiliary.skills import RetrievalConfig
-from trainer.config_sections import ConfigError
+from trainer.config.auxiliary.skills import RetrievalConfig
+from trainer.errors import ConfigError
 from trainer.methods.privileged import TeacherPrompt
 from trainer.methods.protocol import Rollouts, Setup
 from trainer.methods.skills.contexts import attempts_of, library_of, library_prompts, retrieve

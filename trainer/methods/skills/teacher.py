@@ -19,18 +19,18 @@ from torch import Tensor, nn
 
 from trainer.auxiliary.sdar import GateKind, sdar_gate, sdar_loss
 from trainer.auxiliary.seed import BETA, GateStats, gate_report, gated_loss
-from trainer.data import Segment
+from trainer.learning.update import pad_like, passes, precision, score_segments
 from trainer.methods.privileged import TeacherPrompt, rescored
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup, Step, TokenTerm
 from trainer.metrics import mean_or_none
-from trainer.objectives import Denominators
-from trainer.policy import (
+from trainer.models.policy import (
     SegmentBatch,
     evaluation_mode,
     pad_rows,
     token_logprobs,
 )
-from trainer.update import pad_like, passes, precision, score_segments
+from trainer.objectives import Denominators
+from trainer.rollouts.data import Segment
 
 __all__ = [
     "Distilled",

@@ -1,0 +1,1 @@
+"""SERO's branches: which roots, what the oracle plays from there, what the policy learns of it."""

@@ -1,0 +1,1 @@
+"""`sero demo`: a tiny policy that learns on two cores."""

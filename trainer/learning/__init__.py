@@ -1,0 +1,1 @@
+"""From recorded turns to a changed policy: advantages, losses, optimiser steps."""

@@ -1,0 +1,94 @@
+"""How fast an iteration was: tokens a second and model FLOP utilisation, from what it ran over.
+
+Counted are the policy's own passes: sampling, scoring (where log-probs are recomputed, where there
+is a reference) and the base update. What auxiliary objectives and a critic run is in the seconds
+and not in the operations, so the utilisation is a lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from trainer.config import Config
+from trainer.metrics import perf_metrics
+from trainer.models.packing import chains
+from trainer.planning.accounting import (
+    AccountingError,
+    ModelShape,
+    Work,
+    flops_of,
+    peak_flops,
+    shape_of,
+)
+from trainer.rollouts.data import Turn
+
+__all__ = ["iteration_performance", "peak_of", "policy_shape", "work_of"]
+
+
+def iteration_performance(
+    config: Config,
+    shape: ModelShape | None,
+    peak: float | None,
+    *,
+    sampled: Sequence[Turn],
+    learnt: Sequence[Turn],
+    update: Work,
+    seconds: Mapping[str, float],
+    iteration_s: float,
+) -> dict[str, float | None]:
+    """Metrics `perf/...` of one iteration (see `trainer.metrics.perf_metrics`).
+
+    Args:
+        shape: of the policy; None: not known, so there are no FLOPs.
+        peak: FLOP/s of the devices together; None: not known, as on a CPU.
+        sampled: all turns that were played.
+        learnt: those that were scored.
+        update: what the base update's passes have run over, all epochs.
+        seconds: wall seconds by phase.
+    """
+    flops = None
+    if shape is not None:
+        o = config.objective
+        passes = (config.optim.old_logprobs == "recompute") + (o.kl_coef > 0 and config.base_active)
+        chat = str(config.prompt.context) == "chat"
+        flops = flops_of(shape, work_of(sampled, chat=chat), backward=False)
+        if passes:
+            flops += passes * flops_of(shape, work_of(learnt, chat=chat), backward=False)
+        flops += flops_of(shape, update, frozen=config.lora.rank > 0)
+    prompts = sum(len(turn.prompt_ids) for turn in sampled)
+    replies = sum(len(turn.response_ids) for turn in sampled)
+    return perf_metrics(
+        played_tokens=prompts + replies,
+        sampled_tokens=replies,
+        learnt_tokens=update.tokens,
+        seconds=seconds,
+        iteration_s=iteration_s,
+        flops=flops,
+        peak_flops=peak,
+    )
+
+
+def work_of(turns: Sequence[Turn], *, chat: bool = False) -> Work:
+    """One pass over these turns; in `chat` context a prefix of another turn is run once."""
+    trained = sum(len(turn.response_ids) for turn in turns)
+    if not chat:
+        return Work.of((len(t.prompt_ids) + len(t.response_ids) for t in turns), trained)
+    ids = [(*turn.prompt_ids, *turn.response_ids) for turn in turns]
+    return Work.of((len(ids[group[-1]]) for group in chains(ids)), trained)
+
+
+def policy_shape(model: Any) -> ModelShape | None:
+    """Sizes of a policy; None where its cost is not known."""
+    try:
+        return shape_of(getattr(model, "config", None))
+    except AccountingError:
+        return None
+
+
+def peak_of(device: torch.device | str) -> float | None:
+    """Dense bfloat16 FLOP/s of a device of this machine; None: not known, as of a CPU."""
+    place = torch.device(device)
+    return peak_flops(torch.cuda.get_device_name(place)) if place.type == "cuda" else None

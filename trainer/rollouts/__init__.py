@@ -1,0 +1,1 @@
+"""Episodes of a policy: what is played, asked, answered and recorded."""
