@@ -37,7 +37,7 @@ def find_trials(path: Path) -> list[Trial]:
     elif not path.exists():
         raise MissingData(
             f"There are no ALFWorld games at {path}: no such file or folder. "
-            "Set SERO_ALFWORLD_DATA to a folder or archive of games, or get them: "
+            "Name an existing folder or archive of games, or get them: "
             "`sero data fetch alfworld --out DIR`."
         )
     elif not path.is_file():
