@@ -2,9 +2,10 @@
 
     python examples/train_with_python.py runs/from_python
 
-The pieces are those of `sero train`. Put your own in their place: another `Config`, a model and
-tokenizer of yours in place of the warm-started tiny one, your own loop around `Trainer.iterate`.
-An environment of your own joins with `trainer.worlds.environments.register_environment`.
+The pieces are those of `sero train`, and so is the folder: `sero eval runs/from_python` plays its
+policy. Put your own in their place: another `Config`, a model and tokenizer of yours in place of
+the warm-started tiny one, your own loop around `Trainer.iterate`. An environment of your own is
+`env.id: module:name`, or joins with `trainer.worlds.environments.register_environment`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.config import load_config
+from trainer.config import load_config, resolve
 from trainer.iteration import Trainer
+from trainer.metrics import MetricsLog
 from trainer.models.tiny import save_policy
 from trainer.runs.folder import RunFolder
+from trainer.runs.info import run_info, write_json
 from trainer.supervised.warmstart import warm_policy
 from trainer.worlds.tasks import make_env, open_tasks, split_tasks
 
@@ -47,11 +50,14 @@ def main(out: Path, changes: Mapping[str, Any] | None = None) -> list[dict[str, 
     print(f"{report['parameters']:,} parameters, warm start's last loss {report['last_loss']:.3f}")
 
     folder = RunFolder(out)
-    save_policy(folder.initial, model, tokenizer)
+    save_policy(folder.initial, model, tokenizer, with_manifest=True)
     trainer = Trainer(config, folder, model, tokenizer, task_set=tasks)
-    metrics = []
+    made_with = {"manifest_hash": tasks.manifest_hash, "prompt_hash": trainer.student.template.hash}
+    write_json(folder.info, run_info(resolve(config), provenance=info["provenance"], **made_with))
+    metrics, log = [], MetricsLog(folder.metrics)
     for iteration in range(config.run.iterations):
         metrics.append(trainer.iterate(iteration))
+        log.write(metrics[-1])
         print(f"iteration {iteration}: success rate {metrics[-1]['success_rate']:.3f}")
     for split, result in trainer.evaluate(config.run.iterations).items():
         print(f"{split}: {result['wins']} of {result['n']}")

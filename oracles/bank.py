@@ -324,6 +324,7 @@ def _open(raw: RawBank, source: EnvSource | None) -> Env:
             raw,
             f"{header.env_id!r} names a module. If you trust it, say so: `sero bank verify --env "
             f"{header.env_id}`; in Python, give `env`",
+            elsewhere=False,
         )
     given = (header.env_id, header.env_kwargs) if source is None else source
     make = EnvRecipe(*given) if isinstance(given, tuple) else given
@@ -342,11 +343,17 @@ def _open(raw: RawBank, source: EnvSource | None) -> Env:
     return env
 
 
-def _refuse(raw: RawBank, why: str) -> NoReturn:
+def _refuse(raw: RawBank, why: str, *, elsewhere: bool = True) -> NoReturn:
+    """`elsewhere`: whether other data may help; only of an environment that was given some."""
+    header = raw.header
+    hint = (
+        "; `sero bank verify --data` names the data where they lie elsewhere"
+        if elsewhere and "data" in header.env_kwargs
+        else ""
+    )
     raise BankError(
         f"The bank {raw.path} cannot be verified here: {why.rstrip('.')}. It needs "
-        f"{raw.header.env_id} with {dict(raw.header.env_kwargs)}; `sero bank verify --data` names "
-        "the data where they lie elsewhere."
+        f"{header.env_id} with {dict(header.env_kwargs)}{hint}."
     )
 
 

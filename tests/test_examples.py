@@ -11,6 +11,8 @@ import pytest
 
 from tests.support import ROOT
 from tests.trainer import small
+from trainer.cli.main import main
+from trainer.metrics import read_metrics
 from trainer.models.tiny import load_policy
 from trainer.runs.folder import load_trained
 
@@ -35,6 +37,7 @@ def test_training_through_python(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "the first task: " in said
     assert "valid_seen: " in said
     assert (tmp_path / "run" / "checkpoints" / "000002").is_dir()
+    assert read_metrics(tmp_path / "run" / "metrics.jsonl") == metrics
     assert sum(1 for line in (EXAMPLES / "train_with_python.py").open()) <= 70
 
 
@@ -90,11 +93,16 @@ def test_o34_no_folder_where_the_file_cannot_be_read(smollm2: Any, tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
-def test_runs_of_the_script_can_be_loaded_as_models(tmp_path: Path) -> None:
-    """`initial` of a run made through Python is a model folder like any other."""
-    script = _script("train_with_python")
-    script.main(tmp_path / "run", small.BASE | {"run.iterations": 0})
-    model, _ = load_policy(tmp_path / "run" / "initial")
+def test_runs_of_the_script_can_be_evaluated_and_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder is that of a run: `initial` is a model folder, and the commands take it."""
+    script, run = _script("train_with_python"), tmp_path / "run"
+    script.main(run, small.BASE | {"run.iterations": 1})
+    model, _ = load_policy(run / "initial")
     assert sum(p.numel() for p in model.parameters()) > 0
-    with pytest.raises(Exception, match=r"run\.json"):
-        load_trained(tmp_path / "run")
+    assert load_trained(run)[3] == 1
+    assert main(["eval", str(run), "--tasks", "1"]) == 0
+    assert main(["train", str(run), "--resume", "--run.iterations", "2"]) == 0
+    assert len(read_metrics(run / "metrics.jsonl")) == 2
+    assert "valid_seen: " in capsys.readouterr().out

@@ -6,10 +6,13 @@ resume, and 3 more.
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,11 +27,12 @@ from trainer.loggers.registry import RunLog, check_loggers, open_run_log
 from trainer.models.lora import AdaptersOff, add_adapters
 from trainer.models.packed_attention import use_packing
 from trainer.models.tiny import load_policy, save_policy
-from trainer.runs.checkpoint import checkpoint_numbers, keep_only, last_finite
+from trainer.runs.checkpoint import checkpoint_numbers, keep_only
 from trainer.runs.folder import RunFolder, RunFolderError, dtype_of, usable_device
 from trainer.runs.info import run_info, write_json
 from trainer.runs.lock import held, writable
-from trainer.runs.preflight import check_prompts
+from trainer.runs.needs import check_needs, check_policy
+from trainer.runs.nonfinite import NonFiniteError, check_finite, finite_logits
 from trainer.runs.resume import (
     changed_fields,
     checkpoint_to_resume,
@@ -36,7 +40,7 @@ from trainer.runs.resume import (
     cut_logs,
     set_aside,
 )
-from trainer.runs.status import Stop, best_checkpoint, stops_early, write_status
+from trainer.runs.status import STATUS, Stop, best_checkpoint, stops_early, write_status
 from trainer.worlds.environments import TaskSet
 from trainer.worlds.tasks import check_splits, open_tasks
 
@@ -63,10 +67,6 @@ class TrainResult:
     metrics: list[dict[str, Any]]
     evaluations: dict[str, dict[str, Any]]
     stop: Stop = "finished"
-
-
-class NonFiniteError(SeroError, ArithmeticError):
-    """A run that cannot go on: its gradients or weights are not finite any more."""
 
 
 def train(
@@ -98,37 +98,64 @@ def train(
         RunFolderError: `out` holds a run and `resume` is false, or another config's run; it cannot
             be written; or another process trains there.
         CheckpointError: a file of the checkpoint is missing or corrupt; names an earlier one that
-            is intact.
-        NonFiniteError: `run.nonfinite_limit` optimiser steps in a row were refused, or the weights
-            are not finite; names the last checkpoint whose weights are.
+            is intact. Or one of the policy that the run began with is, where it is needed.
+        NonFiniteError: `run.nonfinite_limit` optimiser steps in a row were refused, or weights or
+            logits are not finite; names the last good checkpoint.
+        KeyboardInterrupt: the caller was interrupted. Trackers are closed, `status.json` says so,
+            and no process, thread or lock of the run is left. Likewise with any other error in an
+            iteration or an evaluation: `status.json` says `failed`.
     """
     folder = RunFolder(Path(out))
     usable_device(config.run.device)
     check_loggers(config.log)
+    check_needs(config, fresh=not resume and resume_from is None)
     threads = torch.get_num_threads()
     torch.set_num_threads(config.run.threads)
     try:
         with writable(folder.path), ExitStack() as hold:
+            _refuse_folders(folder)
             if resume or resume_from is not None:
                 trainer, start = _resumed(config, folder, resume_from, trainer_type, hold)
             else:
                 trainer, start = _started(config, folder, on_warmstart, trainer_type, hold)
             hold.callback(trainer.close)
-            with open_run_log(config, folder.path, folder.metrics, first=start) as log:
-                return _run(trainer, start, until, on_iteration, log)
+            done = [start]
+            # Marked at once, since closing may take longer than the process has left.
+            with (
+                _marked(folder, config, done),
+                open_run_log(config, folder.path, folder.metrics, first=start) as log,
+                _marked(folder, config, done),
+                finite_logits(trainer, done),
+            ):
+                return _run(trainer, done, until, on_iteration, log)
     finally:
         torch.set_num_threads(threads)
 
 
+@contextmanager
+def _marked(folder: RunFolder, config: Config, done: list[int]) -> Iterator[None]:
+    """Says in `status.json` where an interrupt or an error ends the block."""
+    try:
+        yield
+    except NonFiniteError:  # which has said so
+        raise
+    except BaseException as error:
+        stop: Stop = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        with suppress(OSError, SeroError):  # the error is what the caller has to see
+            write_status(folder, config, stop, done[-1])
+        raise
+
+
 def _run(
     trainer: Trainer,
-    start: int,
+    counted: list[int],
     until: int | None,
     on_iteration: OnIteration | None,
     log: RunLog,
 ) -> TrainResult:
-    """Iterations from `start` on, until the run has its end."""
+    """Iterations until the run has its end; `counted` ends with how many are finished."""
     config, folder = trainer.config, trainer.folder
+    start = counted[-1]
     results: dict[str, dict[str, Any]] = {}
     if evaluation_due(config, start):
         results = _evaluated(trainer, start)
@@ -143,7 +170,8 @@ def _run(
     while done < last and not early:
         metrics.append(log.iteration(trainer.iterate(done)))
         done += 1
-        _check_finite(trainer, done)
+        counted.append(done)
+        check_finite(trainer, done)
         due = evaluation_due(config, done)
         if done == last or _due(done, config.run.checkpoint_every) or (due and _saves(config)):
             trainer.save(done)
@@ -180,34 +208,6 @@ def _keep(folder: RunFolder, config: Config, done: int) -> None:
     keep_only(folder.checkpoints, {numbers[0], *([] if best is None else [best.iteration])})
 
 
-def _check_finite(trainer: Trainer, done: int) -> None:
-    """Ends a run that cannot learn any more.
-
-    Raises:
-        NonFiniteError: names the last checkpoint whose weights are finite.
-    """
-    folder, limit = trainer.folder, trainer.config.run.nonfinite_limit
-    refused = trainer.learner.counters.nonfinite_in_a_row
-    if trainer.learner.finite_weights():
-        if not 0 < limit <= refused:
-            return
-        what = f"The last {refused} optimiser steps were refused: no gradient was finite."
-    else:
-        what = "The policy's weights are not finite any more."
-    write_status(folder, trainer.config, "nonfinite", done)
-    good = last_finite(folder.checkpoints)
-    way_out = (
-        f"There is no checkpoint before; {folder.initial} holds the policy it began with."
-        if good is None
-        else f"The last good checkpoint is {good}."
-    )
-    raise NonFiniteError(
-        f"Iteration {done - 1} of {folder.path}: {what} {way_out} Try a smaller optim.lr or "
-        "optim.grad_clip, or another run.dtype, in a new run with model.path on that folder; "
-        "run.nonfinite_limit says how many refused steps are too many."
-    )
-
-
 def _evaluated(trainer: Trainer, iteration: int) -> dict[str, dict[str, Any]]:
     """The evaluation at an iteration; made anew where a run was killed before it, or where a
     result was damaged since."""
@@ -239,6 +239,7 @@ def _started(
     clear_strays(folder)
     if config.model.path is not None:
         model, tokenizer = load_policy(config.model.path)
+        check_policy(config, task_set, model, tokenizer)
         if config.warmstart.given_model:
             from trainer.supervised.warmstart import warm_given
 
@@ -248,11 +249,11 @@ def _started(
     else:
         from trainer.supervised.warmstart import warm_policy
 
-        model, tokenizer, report = warm_policy(config, task_set, on_warmstart)
+        ready = partial(check_policy, config, task_set)
+        model, tokenizer, report = warm_policy(config, task_set, on_warmstart, ready)
         write_json(folder.path / "warmstart.json", report)
-    save_policy(folder.initial, model, tokenizer)
+    save_policy(folder.initial, model, tokenizer, with_manifest=True)
     trainer = _trainer(config, folder, model, tokenizer, task_set, trainer_type)
-    check_prompts(config, trainer.student, model, trainer.envs[0], trainer.task_ids[0])
     _, info = trainer.envs[0].reset(options={"task_id": trainer.task_ids[0]})
     write_json(
         folder.info,
@@ -264,6 +265,13 @@ def _started(
         ),
     )
     return trainer, 0
+
+
+def _refuse_folders(folder: RunFolder) -> None:
+    """No hour is spent on a run whose figures have no place: a folder has the name of a file."""
+    for path in (folder.info, folder.metrics, folder.roots, *map(folder.path.joinpath, _FILES)):
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
 
 
 def _refuse_run(folder: RunFolder) -> None:
@@ -302,7 +310,7 @@ def _resumed(
     check_splits(config, task_set)
     # A checkpoint's policy has its adapters merged: they go on beside the first weights.
     own = None if checkpoint is None or config.lora.rank else checkpoint.path
-    model, tokenizer = load_policy(own or folder.initial)
+    model, tokenizer = load_policy(own or folder.initial, verified=own is not None)
     trainer = _trainer(config, folder, model, tokenizer, task_set, trainer_type)
     found = {
         "manifest_hash": task_set.manifest_hash,
@@ -323,6 +331,8 @@ def _resumed(
     cut_logs(folder, start)
     return trainer, start
 
+
+_FILES = (STATUS, "warmstart.json", "report.html")
 
 _FREE: Mapping[str, Any] = MappingProxyType(
     {

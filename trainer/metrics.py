@@ -19,6 +19,7 @@ __all__ = [
     "MetricsLog",
     "Phases",
     "mean_or_none",
+    "overflow_warning",
     "perf_metrics",
     "phase_seconds",
     "read_metrics",
@@ -106,6 +107,30 @@ class Phases:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def overflow_warning(
+    share: float | None, longest: int | None, limit: int | None, what: str = "episodes"
+) -> str | None:
+    """What to say where most episodes end because their next prompt is too long; None: nothing.
+
+    Args:
+        share: of the episodes that ended so.
+        longest: prompt that did not fit, in tokens; None: not known.
+        limit: in tokens; None: not known.
+
+    >>> overflow_warning(0.75, 812, 512, "rollouts")[:71]
+    '75% of the rollouts ended because the next prompt was longer than promp'
+    """
+    if share is None or share <= 0.5:
+        return None
+    told = "" if limit is None else f"={limit}"
+    size = "" if longest is None else f"; the longest had {longest} tokens"
+    return (
+        f"{share:.0%} of the {what} ended because the next prompt was longer than "
+        f"prompt.max_prompt_tokens{told}{size}. Raise it, or make prompts shorter "
+        "(prompt.template, prompt.history_length)."
+    )
 
 
 def phase_seconds(record: Mapping[str, Any]) -> dict[str, float]:

@@ -35,12 +35,14 @@ from oracles.branches import BranchRequest, BranchRunner, EnvRecipe, EnvSource, 
 from oracles.leak_audit import audit
 from oracles.walks import Walk, draw_roots
 
-__all__ = ["Progress", "measure"]
+__all__ = ["DECISION_S", "Progress", "measure"]
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many of it are done, and how many there are."""
 
 TARGETS = ("success", "score", "reward")
+DECISION_S = 120.0
+"""Seconds that one answer of an oracle may take, unless told otherwise."""
 
 
 def measure(
@@ -53,6 +55,7 @@ def measure(
     target: str = "success",
     return_scale: float = 1.0,
     from_reset: int = 32,
+    decision_s: float | None = DECISION_S,
     on_progress: Progress | None = None,
     clock: Clock = perf_counter,
 ) -> Measured:
@@ -67,6 +70,8 @@ def measure(
         target: what counts as the return: `success`, `score` (the graded one) or `reward`.
         return_scale: gap of the return that opens the gate fully.
         from_reset: tasks that the oracle plays from their start; 0: none.
+        decision_s: seconds that one answer of the oracle may take; a longer one is a timeout. None:
+            as long as it takes. Bounds Python code in the main thread, see `oracles.bench.limited`.
         on_progress: told about progress.
         clock: seconds, for restores and decisions.
 
@@ -75,14 +80,17 @@ def measure(
         BankBuildError: hardly an episode fails.
         MissingExtra: the oracle needs a package that is not installed.
     """
-    _check(roots, seed, target, return_scale, from_reset)
+    _check(roots, seed, target, from_reset)
+    _positive("return_scale", return_scale)
+    if decision_s is not None:
+        _positive("decision_s", decision_s)
     make = EnvRecipe(*recipe) if isinstance(recipe, tuple) else recipe
     tell = on_progress or _silent
     drawn = draw_roots(_told(played, roots, tell), roots, seed)
     restore, restore_s = restore_figures(make, drawn.states, clock=clock)
     tell("restores", roots, roots)
 
-    timed = TimedOracle(oracle(), clock)
+    timed = TimedOracle(oracle(), clock, decision_s)
     starts = first_states(make, seed, from_reset)
     with BranchRunner(lambda: cast(Oracle[Any], timed), make) as runner:
         wins = _branches(runner, starts, "tasks", tell, timed)
@@ -94,7 +102,9 @@ def measure(
         Probe(walk, t, branch, walk.rest(t))
         for branch, (walk, t) in zip(branches, states, strict=True)
     )
-    repeated = repeats_alike(probes, oracle, make)
+    repeated = repeats_alike(
+        probes, lambda: cast(Oracle[Any], TimedOracle(oracle(), clock, decision_s)), make
+    )
     restore = with_branches(restore, probes)
     if restore.exact == restore.roots:  # else the restore is to blame for what comes out otherwise
         probes = carried_out(probes, make)
@@ -145,7 +155,7 @@ def _branches(
     return found
 
 
-def _check(roots: int, seed: int, target: str, return_scale: float, from_reset: int) -> None:
+def _check(roots: int, seed: int, target: str, from_reset: int) -> None:
     for name, value, least in (
         ("roots", roots, 1),
         ("seed", seed, 0),
@@ -155,9 +165,12 @@ def _check(roots: int, seed: int, target: str, return_scale: float, from_reset: 
             raise InvalidOption(f"{name} is an int of at least {least}, not {value!r}.")
     if target not in TARGETS:
         raise InvalidOption(f"target is one of {', '.join(TARGETS)}, not {target!r}.")
-    number = isinstance(return_scale, int | float) and not isinstance(return_scale, bool)
-    if not number or not math.isfinite(return_scale) or return_scale <= 0:
-        raise InvalidOption(f"return_scale is a finite number above 0, not {return_scale!r}.")
+
+
+def _positive(name: str, value: float) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value <= 0:
+        raise InvalidOption(f"{name} is a finite number above 0, not {value!r}.")
 
 
 def _silent(what: str, done: int, of: int) -> None:

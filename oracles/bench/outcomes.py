@@ -30,6 +30,7 @@ from oracles.bench.figures import (
     ShareBin,
     Steps,
 )
+from oracles.bench.limited import NoAnswer, within
 from oracles.branch import Branch, BranchStatus, Reason, RootRecord
 from oracles.branches import (
     BranchRequest,
@@ -42,6 +43,7 @@ from oracles.branches import (
 )
 
 __all__ = [
+    "GIVEN_UP",
     "NOT_REPEATED",
     "TimedOracle",
     "carried_out",
@@ -65,12 +67,28 @@ _LONGEST = 320
 _DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-class TimedOracle:
-    """Passes everything on to an oracle and keeps what it answered, and the seconds it took."""
+GIVEN_UP = 5
+"""Answers in a row that did not come; then the oracle is not asked any more."""
+_UNSTARTED: Any = object()
+"""State of an oracle whose `start` did not come back."""
 
-    def __init__(self, oracle: Oracle[Any], clock: Clock = perf_counter) -> None:
+
+class TimedOracle:
+    """Passes everything on to an oracle and keeps what it answered, and the seconds it took.
+
+    Args:
+        limit: seconds that one answer may take, see `oracles.bench.limited`. One that takes longer
+            is `PlanStatus.TIMEOUT`. After `GIVEN_UP` of them in a row all further ones are, at
+            once. None: no limit.
+    """
+
+    def __init__(
+        self, oracle: Oracle[Any], clock: Clock = perf_counter, limit: float | None = None
+    ) -> None:
         self.oracle = oracle
         self.clock = clock
+        self.limit = limit
+        self.unanswered = 0
         self.clear()
 
     def clear(self) -> None:
@@ -87,9 +105,15 @@ class TimedOracle:
 
     def start(self, view: Any, history: History) -> Any:
         """The oracle's own."""
+        if self.unanswered >= GIVEN_UP:
+            return _UNSTARTED
         began = self.clock()
         try:
-            return self.oracle.start(view, history)
+            with within(self.limit):
+                return self.oracle.start(view, history)
+        except NoAnswer:
+            self.unanswered += 1
+            return _UNSTARTED
         except BaseException as error:
             self.statuses["error"] += 1
             self._note(error)
@@ -100,10 +124,19 @@ class TimedOracle:
     def act(self, state: Any, view: Any, observation: str) -> Any:
         """The oracle's own."""
         status = "error"
+        if state is _UNSTARTED or self.unanswered >= GIVEN_UP:
+            self.statuses[PlanStatus.TIMEOUT.value] += 1
+            return self._none(), state
         began = self.clock()
         try:
-            answer = self.oracle.act(state, view, observation)
+            with within(self.limit):
+                answer = self.oracle.act(state, view, observation)
+            self.unanswered = 0
             status = _status(answer)
+        except NoAnswer:
+            self.unanswered += 1
+            status = PlanStatus.TIMEOUT.value
+            return self._none(), state
         except MissingExtra as error:
             self._note(error)
             raise
@@ -113,6 +146,10 @@ class TimedOracle:
             self.decision_s.append(taken)
             self.statuses[status] += 1
         return answer
+
+    def _none(self) -> Decision:
+        given_up = f"; not asked again after {GIVEN_UP}" if self.unanswered >= GIVEN_UP else ""
+        return Decision(PlanStatus.TIMEOUT, None, f"no answer within {self.limit:g} s{given_up}")
 
     def _note(self, error: BaseException) -> None:
         if isinstance(error, MissingExtra):

@@ -4,7 +4,9 @@
 
 FOLDER holds `policy/`, and `config.json` of the run. For each POINT (`NAME@N`: before the N-th call
 of what `POINTS` says, counted from 1) a child trains in FOLDER/POINT until it kills itself with
-SIGKILL, and another one resumes there. Children are forked, so all of them share one import.
+SIGKILL, and another one resumes there. Children are forked, so all of them share one import. Each
+point's exit codes are printed as a line of JSON, with the end of what the child said on standard
+error.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +41,7 @@ POINTS: dict[str, tuple[Any, str]] = {
     "save_file": (trainer.runs.checkpoint, "save_file"),
     "save_json": (trainer.runs.checkpoint, "write_json"),
     "save_sync": (trainer.runs.checkpoint, "_sync"),
-    "save_rename": (trainer.runs.checkpoint.os, "replace"),
+    "save_rename": (trainer.runs.checkpoint.os, "replace"),  # any file of the run
     "remove": (trainer.runs.checkpoint.shutil, "rmtree"),
     "eval": (trainer.iteration, "evaluate"),
     "eval_write": (trainer.iteration, "write_json"),
@@ -52,7 +55,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def kill_before(point: str) -> None:
+def kill_before(point: str, run: Path) -> None:
     """Makes the N-th call of a point the last thing that this process does."""
     name, _, number = point.partition("@")
     torn = name == "torn_log"
@@ -62,6 +65,8 @@ def kill_before(point: str) -> None:
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         nonlocal left
+        if name == "save_rename" and not Path(args[1]).is_relative_to(run):
+            return real(*args, **kwargs)  # a cache that more than this run has
         left -= 1
         if left == 0:
             if torn:
@@ -74,20 +79,26 @@ def kill_before(point: str) -> None:
     setattr(place, attribute, counted)
 
 
-def child(work: Callable[[], None]) -> int:
-    """Exit status of `work` in a process of its own; negative: the signal that ended it."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status)
+def child(work: Callable[[], None]) -> tuple[int, str]:
+    """Exit status of `work` in a process of its own, and the end of its standard error.
+
+    A negative status is the signal that ended it.
+    """
+    with tempfile.TemporaryFile() as said:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                os.dup2(said.fileno(), 2)
+                work()
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(pid, 0)
+        said.seek(0)
+        return os.waitstatus_to_exitcode(status), said.read().decode(errors="replace")[-2000:]
 
 
 def main(folder: Path, points: list[str]) -> None:
@@ -97,17 +108,17 @@ def main(folder: Path, points: list[str]) -> None:
         out = folder / point
 
         def until_killed(point: str = point, out: Path = out) -> None:
-            kill_before(point)
+            kill_before(point, out)
             trainer.loop.train(config, out)
 
         def resumed(out: Path = out) -> None:
             trainer.loop.train(config, out, resume=(out / "run.json").exists())
 
-        killed = child(until_killed)
-        left = sorted(p.name for p in (out / "checkpoints").glob("*"))
-        print(
-            json.dumps({"point": point, "killed": killed, "left": left, "resumed": child(resumed)})
-        )
+        line: dict[str, Any] = {"point": point}
+        line["killed"], line["killed_said"] = child(until_killed)
+        line["left"] = sorted(p.name for p in (out / "checkpoints").glob("*"))
+        line["resumed"], line["resumed_said"] = child(resumed)
+        print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import torch
 from tests.support import full_count
 from tests.trainer import small
 from tests.trainer.two_worlds import cloned_policy, short_config
-from trainer.config.objective import ObjectiveConfig
+from trainer.config.objective import CRITIC, ObjectiveConfig
 from trainer.learning.base_advantages import base_advantages
 from trainer.loop import train
 from trainer.models.tiny import load_policy
@@ -54,11 +54,12 @@ def test_two_iterations(env: str, name: str, policies: dict[str, Path], tmp_path
     settings: dict[str, Any] = {
         "model.path": str(policies[env]),
         "objective.name": name,
-        "objective.critic.lr": 1e-3,
         "run.save_turns": True,
     }
     if name == "dapo":
         settings["objective.dynamic_rounds"] = 3
+    if name in CRITIC:
+        settings["objective.critic.lr"] = 1e-3
     config = short_config(env, **settings)
     assert config.objective.has_critic == (name in ("ppo", "ppo_trajectory", "turn_gae"))
     result = train(config, tmp_path / "run")

@@ -96,7 +96,7 @@ def test_o27_an_iteration_that_masks_every_token_logs_counters_and_no_nan(
 ) -> None:
     """Every episode overflows its context, so no turn has a trained token."""
     # which is else refused beforehand
-    monkeypatch.setattr("trainer.loop.check_prompts", lambda *_: None)
+    monkeypatch.setattr("trainer.runs.needs.check_prompts", lambda *_: None)
     auxiliary = {"auxiliary__format_only__weight": 1.0} if name == "none" else {}
     config = run_config(
         tmp_path,

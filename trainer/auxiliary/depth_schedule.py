@@ -7,7 +7,7 @@ from its end ("backward"), and lets k grow linearly.
 Forward with t the step inside an oracle branch, the same mask is a hard competitor of SERO's
 reachability weights: w_k = 1 below the depth and 0 above.
 
-Source: arXiv:2604.24005, as described in aux spec, section 10.
+Source: TCOD (arXiv:2604.24005).
 
 Axis letters: M turns.
 """

@@ -48,7 +48,7 @@ def opd_advantages(
     that of KL(student || teacher) at each position. A baseline b that does not depend on the
     token, such as `vopd_baseline`, removes variance and leaves that expectation as it is.
 
-    Source: "On-Policy Distillation", Thinking Machines Lab 2025; aux spec, section 5.
+    Source: "On-Policy Distillation", Thinking Machines Lab 2025.
 
     Args:
         student_B_T: float (B, T), S, a constant here.
@@ -81,7 +81,7 @@ def opd_advantages(
 def vopd_baseline(student_B_T_V: Tensor, teacher_B_T_V: Tensor, mask_B_T: Tensor) -> Tensor:
     """Expectation of the sampled advantage at each position: b = -KL(student || teacher).
 
-    Source: vOPD, as described in aux spec, section 5.
+    Source: vOPD, whose baseline this is.
 
     Args:
         student_B_T_V, teacher_B_T_V: float (B, T, V), logits; constants here.
@@ -267,7 +267,7 @@ def opsd_legacy_loss(
     samples, in which the teacher has no part; its expected gradient is 0 at the first step. It
     is no reverse KL. Use it to reproduce those rows, and `opsd_loss` for a real baseline.
 
-    Source: aux spec, sections 4.2 and 5 (read from public code).
+    Source: the public codes of SDAR (ZJU-REAL/SDAR) and SEED (arXiv:2607.14777).
 
     Args:
         student_B_T: float (B, T), S, with gradient.

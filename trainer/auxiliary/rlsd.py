@@ -7,7 +7,7 @@ for the iteration), and a filter chooses which rollouts are reweighted at all.
 The blend decays as in SERL: `lam_schedule(step)`, 0.5 to 0 in 50 iterations (100 in the port to
 agents). The teacher's prompt holds the reference answer or retrieved skills.
 
-Sources: RLSD (arXiv:2604.03128); `specs/aux_objectives.md`, section 7.
+Sources: RLSD (arXiv:2604.03128) and its public codes (ZJU-REAL/SDAR, coldsakrua/RLSD).
 
 Axis letters: B rows (one reply each), T tokens.
 """

@@ -13,7 +13,7 @@ token of the policy's own reply and O the log-prob at rollout time:
 It replaces the policy loss or is added to it. In public code S and T are compared on the student's
 100 likeliest tokens and one bucket for the rest.
 
-Source: `lasgroup/SDPO`, as described in aux spec, section 6.
+Source: SDPO (arXiv:2601.20802) and its public code (lasgroup/SDPO).
 
 Axis letters: B rows (one reply each), T tokens, V vocabulary, M turns, N trajectories, G groups.
 """

@@ -14,8 +14,8 @@ The sign of A~ is that of A and |A~ / A - 1| <= alpha * eps_w, so a misleading t
 shift credit between tokens. Where A is 0 nothing happens: a group in which every rollout failed
 learns nothing from this term.
 
-Sources: `specs/aux_objectives.md`, section 3; the public code of SERL has the reweighting only,
-L_act is the paper's.
+Sources: SERL's public code (OliverLeeXZ/SERL) for the reweighting, which is all that it has; its
+paper for L_act.
 
 Axis letters: B rows (one reply each), T tokens, V vocabulary.
 """

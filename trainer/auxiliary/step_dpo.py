@@ -7,7 +7,7 @@ the tokens. Unlike an NLL it uses the policy's own wrong command as a negative. 
 counts, so both replies may become less likely together (likelihood displacement): log both.
 
 Sources: DPO, Rafailov et al. 2023 (arXiv:2305.18290); Step-DPO, Lai et al. 2024
-(arXiv:2406.18629); aux spec, section 10.
+(arXiv:2406.18629).
 
 Axis letters: B pairs, T tokens of the chosen reply, U tokens of the rejected reply.
 """

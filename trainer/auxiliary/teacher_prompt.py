@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from trainer.auxiliary.feedback_context import Section
 
 CLOSING = "Now solve the current step of the task correctly."
+EPISODE_CLOSING = "Now solve the task correctly, one step at a time."
+"""Of sections that stand at the beginning of a conversation and are about all of it."""
 ELLIPSIS = " [...]"
 MIN_PRIVILEGED = 16
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,26 @@ class TrainedPolicy:
 
     def walks(self, seed: int) -> Iterator[Walk]:
         """Episodes without end, sampled as in training, over the schedule of tasks for `seed`."""
+        stage = self._stage(seed)
+        for first in count(0, _AT_A_TIME):
+            for trajectory in stage(range(first, first + _AT_A_TIME)):
+                yield _walk(trajectory)
+
+    def play(self, seed: int, rollouts: Sequence[int]) -> list[Trajectory]:
+        """The episodes of `walks` with these numbers.
+
+        A reply depends on nothing but its own stream, up to what floating point makes of what it
+        is computed with; so those are played too that shared a batch with them.
+        """
+        stage = self._stage(seed)
+        found: dict[int, Trajectory] = {}
+        for first in sorted({n - n % _AT_A_TIME for n in rollouts}):
+            batch = range(first, first + _AT_A_TIME)
+            found |= dict(zip(batch, stage(batch), strict=True))
+        return [found[n] for n in rollouts]
+
+    def _stage(self, seed: int) -> Callable[[Sequence[int]], list[Trajectory]]:
+        """What plays `_AT_A_TIME` episodes, given the number of each."""
         config = self.config
         student = make_student(config, self.model, self.tokenizer)
         sampler = HFSampler(self.model, student.stop_ids, pad_id=student.pad_id)
@@ -55,27 +76,29 @@ class TrainedPolicy:
         for env in envs:
             env.reset(seed=seed)  # snapshots hold the env's generator, whose seed is else drawn
         ids = split_tasks(config.env, self.tasks, self.split)
-        first = 0
-        while True:
+
+        def stage(numbers: Sequence[int]) -> list[Trajectory]:
+            tasks = [tasks_from(ids, i, 1, seed)[0] for i in numbers]
             episodes = [
                 Episode(task, task, f"{task}#{i}", seed, rollout=i, purpose=PLAY)
-                for i, task in enumerate(tasks_from(ids, first, _AT_A_TIME, seed), first)
+                for i, task in zip(numbers, tasks, strict=True)
             ]
-            for trajectory in play(episodes, envs, student, sampler, settings):
-                yield _walk(trajectory)
-            first += _AT_A_TIME
+            return play(episodes, envs, student, sampler, settings)
+
+        return stage
 
 
-def load_policy_of(run: Path, split: str | None) -> TrainedPolicy:
-    """The last checkpoint of a run.
+def load_policy_of(run: Path, split: str | None, checkpoint: int | None = None) -> TrainedPolicy:
+    """A checkpoint of a run.
 
     Args:
         split: of the tasks to play; None: that of the run.
+        checkpoint: its iteration; None: the last.
 
     Raises:
         RunFolderError, CheckpointError, MissingData: name what is wrong.
     """
-    config, model, tokenizer, iteration = load_trained(run)
+    config, model, tokenizer, iteration = load_trained(run, checkpoint)
     torch.set_num_threads(config.run.threads)
     tasks = open_tasks(config.env)
     chosen = config.env.split if split is None else split

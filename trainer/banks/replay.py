@@ -35,9 +35,11 @@ from agent_envs.errors import SeroError
 from oracles.bank import Bank
 from trainer import rng
 from trainer.auxiliary.sero import count_roots
+from trainer.banks.policy import load_policy_of
 from trainer.banks.replay_figures import figures_of, parameters_digest, spread_of, summary
 from trainer.banks.replay_settings import ReplaySettings, configured, section_of
 from trainer.banks.rows import grown_roots
+from trainer.banks.talks import check_collected, turns_before
 from trainer.branches.branching import score
 from trainer.branches.records import GrownRoot, branch_metrics, depth_at
 from trainer.config import Config, SeroConfig
@@ -272,9 +274,15 @@ def open_replay(bank: Bank, run: Path, settings: ReplaySettings) -> Replay:
     check_fit(bank, config, task_set, evaluated=settings.eval_tasks > 0)
     if settings.eval_tasks:
         check_splits(config, task_set)
-    model, tokenizer = load_policy(path)
+    model, tokenizer = load_policy(path, verified=True)
     student = make_student(config, model, tokenizer)
-    roots = grown_roots(bank.rows, student, section, config.rollout.max_new_tokens)
+    digest = hashlib.sha256((path / "manifest.json").read_bytes()).hexdigest()
+    before = None
+    if student.context == "chat":
+        check_collected(bank, digest)
+        split = bank.header.env_kwargs.get("split")
+        before = turns_before(load_policy_of(run, split, int(path.name)), bank.rows)
+    roots = grown_roots(bank.rows, student, section, config.rollout.max_new_tokens, before)
     check_open(roots, section)
     per_iteration = config.rollout.tasks if settings.roots is None else settings.roots
     replay = Replay(
@@ -282,7 +290,7 @@ def open_replay(bank: Bank, run: Path, settings: ReplaySettings) -> Replay:
         config,
         section,
         path,
-        hashlib.sha256((path / "manifest.json").read_bytes()).hexdigest(),
+        digest,
         folder.initial,
         task_set,
         roots,

@@ -172,6 +172,7 @@ class _Live:
     commands: list[str] = field(default_factory=list)
     refused: int = 0
     malformed: dict[str, int] = field(default_factory=dict)
+    overflow_tokens: int = 0
 
     @classmethod
     def start(cls, episode: TextEpisode, env: gymnasium.Env[str, str], agent: Agent) -> _Live:
@@ -201,6 +202,7 @@ class _Live:
     def take(self, reply: TextReply) -> str | None:
         """Executes a reply; returns why the episode ended, if it did."""
         if reply.text is None:
+            self.overflow_tokens = reply.overflow_tokens
             return CONTEXT_OVERFLOW
         parsed = self.agent.parse(reply.text)
         if not parsed.format_valid:
@@ -233,5 +235,6 @@ class _Live:
             malformed=self.malformed,
             provenance=dict(self.info["provenance"]),
             trials=self.episode.trial + 1,
+            overflow_tokens=self.overflow_tokens,
         )
         return TextTrajectory(self.episode, outcome, self.situation(), tuple(self.commands))

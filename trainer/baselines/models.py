@@ -16,7 +16,7 @@ import numpy as np
 from agent_envs.prompting import Message
 from trainer.generation.base import GenerationRequest, Sampler, streaming
 from trainer.rollouts.rollout import Student
-from trainer.rollouts.tokens import encode_rendered, encode_text
+from trainer.rollouts.tokens import encode_rendered
 
 __all__ = ["PolicyModel", "ReplyModel", "TextReply", "TextRequest"]
 
@@ -51,10 +51,12 @@ class TextReply:
     Attributes:
         text: without an end token; None: the prompt was too long to be asked.
         finish_reason: `stop`, `length`, or what a server said.
+        overflow_tokens: length of a prompt that was too long to be asked, where it is known.
     """
 
     text: str | None
     finish_reason: str = "stop"
+    overflow_tokens: int = 0
 
 
 class ReplyModel(Protocol):
@@ -97,13 +99,13 @@ class PolicyModel:
         self.student = student
         self.identity: Mapping[str, Any] = dict(identity or {})
         self._sampler = streaming(sampler)
-        self._refused: list[int] = []
+        self._refused: list[tuple[int, int]] = []
 
     def submit(self, key: int, request: TextRequest) -> None:
         """See `ReplyModel`; a prompt above the limit is answered with None."""
         ids = self._encode(request.prompt)
         if not self.student.fits(ids):
-            self._refused.append(key)
+            self._refused.append((key, len(ids)))
             return
         greedy = request.temperature == 0.0
         self._sampler.submit(
@@ -122,7 +124,7 @@ class PolicyModel:
         """See `ReplyModel`."""
         if self._refused:
             refused, self._refused = self._refused, []
-            return [(key, TextReply(None, "prompt_too_long")) for key in refused]
+            return [(key, TextReply(None, "prompt_too_long", n)) for key, n in refused]
         return [
             (key, TextReply(self.student.reply_text(reply.ids), reply.finish_reason))
             for key, reply in self._sampler.collect()
@@ -144,4 +146,4 @@ class PolicyModel:
                 return tuple(encode_rendered(prompt, tokenizer, "chat"))
             # A model that knows no chat continues the text of it.
             prompt = "".join(f"{message['content']}\n" for message in prompt)
-        return tuple(encode_text(tokenizer, prompt))
+        return tuple(encode_rendered(prompt, tokenizer, "text"))

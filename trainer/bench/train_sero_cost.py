@@ -160,6 +160,8 @@ def measure(sizes: Proportions, progress: Progress, *, seed: int = 0) -> dict[st
         "turns": middle["turns"],
         "trajectories": sizes.groups * sizes.rollouts,
         "learnt_tokens": middle["learnt_tokens"],
+        "reply_tokens": middle["reply_tokens"],
+        "run_tokens": middle["run_tokens"],
         "played_tokens": middle["played_tokens"],
         "roots": middle["roots"],
         "rows_trained": middle["rows_trained"],
@@ -254,7 +256,9 @@ def _iterate(trainer: Trainer, sero: _TimedSero, number: int) -> dict[str, Any]:
     )
     return found | {
         "turns": m["turns"],
-        "learnt_tokens": trainer.learner.work.tokens,
+        "learnt_tokens": trainer.learner.work.trained,
+        "run_tokens": trainer.learner.work.tokens,
+        "reply_tokens": m["response_tokens"],
         "played_tokens": m["prompt_tokens"] + m["response_tokens"],
         "roots": m["sero/roots"],
         "rows_trained": sero.trained_rows,

@@ -12,7 +12,9 @@ Where no target can be made the reason is returned, and the branch is not used.
 
 In a conversation (`prompt.context: chat`) the prompt of step k is the rollout's own conversation
 up to the root, replies as they were sampled, and then what the branch showed, each observation
-followed by the oracle's command as its target has it.
+followed by the oracle's command as its target has it. Under "none" its first message, which states
+the rules, does not ask for a thought; under "sampled" the target of a step is known only when the
+policy has thought there, see `trainer.branches.thoughts`.
 """
 
 from __future__ import annotations
@@ -21,15 +23,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from agent_envs.prompting import FieldTemplate, PromptTemplate, PromptView
+from agent_envs.prompting import ChatTemplate, FieldTemplate, PromptTemplate, PromptView
 from oracles.branch import Branch, BranchStep
 from oracles.student_view import student_views
 from trainer.config import ConfigError, SeroConfig
+from trainer.rollouts.chat import Conversation
 from trainer.rollouts.data import Turn
 from trainer.rollouts.rollout import Student
 from trainer.rollouts.tokens import ReplyTarget, encode_reply, force_command, reply_text
 
-__all__ = ["branch_prompts", "branch_target", "branch_views"]
+__all__ = ["branch_prompts", "branch_student", "branch_talk", "branch_target", "branch_views"]
 
 PROMPT_TOO_LONG: Final = "prompt_too_long"
 TARGET_TOO_LONG: Final = "target_too_long"
@@ -49,29 +52,64 @@ def branch_prompts(
 
     Raises:
         ValueError: in chat, other turns than those before the root.
-        ConfigError: in chat, a think mode whose earlier replies or first message are others.
+        ConfigError: in chat, think mode `sampled`.
     """
+    asking = branch_student(student, config)
     if student.context == "chat":
-        return _chat_prompts(branch, student, config, before)
-    if config.think_mode == "none":
-        student = replace(student, template=_without_thought(student.template))
-    return [student.prompt(view) for view in branch_views(branch)]
+        said = branch_talk(branch, student, config, before)
+        return _chat_prompts(branch, asking, config, said)
+    return [asking.prompt(view) for view in branch_views(branch)]
 
 
-def _chat_prompts(
+def branch_student(student: Student, config: SeroConfig) -> Student:
+    """Who makes the prompts of branches: does not ask for a thought where targets have none."""
+    if config.think_mode != "none":
+        return student
+    template = _without_thought(student.template)
+    return student if template == student.template else replace(student, template=template)
+
+
+def branch_talk(
     branch: Branch, student: Student, config: SeroConfig, before: Sequence[Turn]
-) -> list[tuple[int, ...]]:
-    if config.think_mode in ("none", "sampled"):
-        raise ConfigError(
-            f"auxiliary.sero.think_mode={config.think_mode} does not go with prompt.context=chat. "
-            "Use empty, template or full."
-        )
+) -> Conversation:
+    """In chat, what was said before a branch: its rollout's turns, replies as they were sampled.
+
+    Args:
+        student: who played them.
+        before: the rollout's turns up to the root.
+
+    Raises:
+        ValueError: other turns than those before the root.
+    """
     if len(before) != branch.root_step:
         raise ValueError(
             f"The branch begins after {branch.root_step} turns of its rollout, and the prompts of "
             f"a conversation hold them; found {len(before)}. Give the turns before the root."
         )
     said = student.conversation(before)
+    asking = branch_student(student, config).template
+    if student.format is None or not before or asking == student.template:
+        return said
+    assert isinstance(asking, ChatTemplate)
+    first = before[0]
+    view = PromptView(
+        goal=first.goal,
+        observation=first.observation,
+        admissible=first.admissible,
+        action_templates=first.action_templates,
+    )
+    return student.format.retold(said, asking.message(view)["content"])
+
+
+def _chat_prompts(
+    branch: Branch, student: Student, config: SeroConfig, said: Conversation
+) -> list[tuple[int, ...]]:
+    if config.think_mode == "sampled":
+        raise ConfigError(
+            "auxiliary.sero.think_mode=sampled with prompt.context=chat: a later prompt of a "
+            "branch holds the thoughts of its earlier steps. Sample them step by step, see "
+            "trainer.branches.thoughts."
+        )
     prompts: list[tuple[int, ...]] = []
     for view, step in zip(branch_views(branch), branch.steps, strict=True):
         prompts.append(student.prompt(view, said))
@@ -176,4 +214,8 @@ def _thought(step: BranchStep, config: SeroConfig) -> str | None:
 
 def _without_thought(template: PromptTemplate) -> PromptTemplate:
     """The template, not asking for a thought; `compact` never asks for one."""
+    if isinstance(template, ChatTemplate):
+        inner = template.inner
+        plain = replace(inner, think=False) if isinstance(inner, FieldTemplate) else inner
+        return replace(template, inner=plain)
     return replace(template, think=False) if isinstance(template, FieldTemplate) else template

@@ -62,6 +62,9 @@ class Args:
     no model to measure. A trained run is measured."""
     from_reset: int = 32
     """Tasks that the oracle also plays from their start."""
+    decision_s: float = 120.0
+    """Seconds that one answer of the oracle may take. One that takes longer counts as `timeout`;
+    after 5 of them in a row the oracle is not asked any more."""
     sweep: bool = False
     """Also train the run with several weights of the auxiliary loss; hours, not minutes."""
     sweep_iterations: int = 20
@@ -112,6 +115,7 @@ def _run(args: Args) -> int:
             target=args.target,
             return_scale=args.return_scale,
             from_reset=args.from_reset,
+            decision_s=args.decision_s,
             on_progress=tell,
         )
         branches = [probe.branch for probe in measured.probes]
@@ -141,7 +145,7 @@ def _check(args: Args) -> None:
         if getattr(args, name) < least:
             flag = f"--{name.replace('_', '-')}"
             raise SeroError(f"{flag} {getattr(args, name)}: expected {least} or more.")
-    for name in ("iteration_s", "return_scale"):
+    for name in ("iteration_s", "return_scale", "decision_s"):
         if not 0 < getattr(args, name) < float("inf"):
             flag = f"--{name.replace('_', '-')}"
             raise SeroError(f"{flag} {getattr(args, name)}: expected a number above 0.")

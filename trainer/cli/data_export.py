@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import tyro
+
 from agent_envs.errors import SeroError
 from trainer.cli.common import emit, unset
 
@@ -42,8 +44,8 @@ class Args:
 
     out: Path
     """The file to write; it must not exist."""
-    env: Literal["alfworld", "webshop"] = "alfworld"
-    """Environment."""
+    env: Annotated[str, tyro.conf.arg(metavar="{alfworld,webshop,module:name}")] = "alfworld"
+    """Environment; `module:name`: one of your own, which needs an --oracle module:factory."""
     data: Annotated[str | None, unset("DATA")] = None
     """As for `sero play`; `generated`: small households or a small shop (default: what is found,
     else generated)."""
@@ -62,7 +64,7 @@ class Args:
     history_length: int = 2
     """Past steps in a prompt; a whole chat has them all."""
     max_steps: Annotated[int | None, unset("N")] = None
-    """Steps in an episode (default: as published, ALFWorld 50, WebShop 15)."""
+    """Steps in an episode (default: as published, ALFWorld 50, WebShop 15; your own: 50)."""
     trajectory: bool = False
     """One line an episode in place of one a turn."""
     random_share: float = 0.0
@@ -83,13 +85,13 @@ def run(args: Args) -> int:
     from agent_envs.prompting import get_template
     from trainer.worlds.environments import environment_of
 
-    pages = environment_of(ENVIRONMENTS[args.env]).pages
+    pages = environment_of(_env_id(args)).pages
     template = get_template(args.template, history_length=args.history_length, pages=pages)
     counts = {"episodes": 0, "won": 0, "lines": 0}
     digest = _write_whole(args.out, _lines(args, template, counts))
     figures: dict[str, Any] = {
         "out": str(args.out),
-        "env": ENVIRONMENTS[args.env],
+        "env": _env_id(args),
         "oracle": args.oracle,
         **counts,
         "prompt_hash": template.hash,
@@ -100,7 +102,26 @@ def run(args: Args) -> int:
     return 0
 
 
+def _env_id(args: Args) -> str:
+    return ENVIRONMENTS.get(args.env, args.env)
+
+
+def _env_config(args: Args) -> EnvConfig:
+    from trainer.config import EnvConfig
+
+    given: dict[str, Any] = {"data": args.data}
+    if args.env not in ENVIRONMENTS and args.data is None:
+        del given["data"]  # for one's own, null would be a value
+    steps = STEPS.get(args.env, EnvConfig().max_steps) if args.max_steps is None else args.max_steps
+    config = EnvConfig(id=_env_id(args), split=args.split, max_steps=steps, **given)
+    config.check()
+    return config
+
+
 def _check(args: Args) -> None:
+    if args.env not in ENVIRONMENTS and ":" not in args.env:
+        known = ", ".join(ENVIRONMENTS)
+        raise SeroError(f"--env {args.env}: expected {known}, or module:name for one of your own.")
     if args.n is not None and args.n < 1:
         raise SeroError(f"--n {args.n}: expected 1 or more.")
     if args.history_length < 0:
@@ -134,20 +155,14 @@ def _lines(args: Args, template: PromptTemplate, counts: dict[str, int]) -> Iter
         SeroError: there are fewer tasks than asked for, or no line came of it.
     """
     from trainer.cli.progress import bars
-    from trainer.config import EnvConfig, WarmstartConfig
+    from trainer.config import WarmstartConfig
     from trainer.supervised.demonstrations import demonstrate
     from trainer.worlds.oracles import make_oracle
     from trainer.worlds.tasks import make_env, open_tasks, split_tasks, spread
 
-    config = EnvConfig(
-        id=ENVIRONMENTS[args.env],
-        data=args.data,
-        split=args.split,
-        max_steps=STEPS[args.env] if args.max_steps is None else args.max_steps,
-    )
-    config.check()
+    config = _env_config(args)
     oracle = make_oracle(args.oracle, None, config.id)
-    task_set = open_tasks(config)
+    task_set = open_tasks(config, "--data")
     tasks = split_tasks(config, task_set, args.split)
     if args.n is not None and args.n > len(tasks):
         raise SeroError(

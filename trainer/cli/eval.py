@@ -7,17 +7,20 @@ with `--endpoint URL --model NAME` a model behind an OpenAI-compatible address. 
 
 Writes one result file a split, with a text summary beside it: for a run into its folder
 eval/later/, apart from those of training, which the report and the comparison read; else into the
-folder of `--out`. A file of the same name is replaced. With `--against FILE` the result is compared
-with an earlier one, task by task: wins of each, and the paired difference with its 95 % interval.
-Results that were measured on other tasks, prompts or settings are refused (exit code 2) unless
-`--force`, which says what differs and compares the tasks that both played.
+folder of `--out`. What differs from the run's own settings (suite, method, tasks, temperature,
+seeds, and a hash over the rest) is in the file's name; a result of the same policy measured on the
+same is replaced, no other.
+
+With `--against FILE` the result is compared with an earlier one, task by task: wins of each, and
+the paired difference with its 95 % interval. `--compare A B` compares two files, playing nothing.
+Results that were measured on other tasks, prompts or settings are refused (exit code 2), before
+anything is played, unless `--force`, which says what differs and compares the tasks that both
+played.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +32,10 @@ from agent_envs.errors import SeroError
 from trainer.cli.common import emit, mean_score, printable, unset
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import Console
+
     from trainer.evaluation.subjects import Subject
 
 
@@ -96,6 +103,8 @@ class Args:
     """Where results go (default: the run's eval/later, else sero-eval/)."""
     against: Annotated[Path | None, unset("FILE")] = None
     """Earlier result file of the same split to compare with."""
+    compare: Annotated[tuple[Path, Path] | None, unset("EARLIER LATER")] = None
+    """Two result files to compare; nothing is played."""
     force: bool = False
     """Compare although the results were not measured on the same thing."""
     json: bool = False
@@ -106,8 +115,13 @@ def run(args: Args) -> int:
     """Evaluate, write, print; 0 once every task was played."""
     from rich.console import Console
 
-    from trainer.evaluation.run import Plan, evaluate_subject
-    from trainer.evaluation.show import headline, notes, summary, table
+    from trainer.cli.eval_compare import compare, read_result
+    from trainer.evaluation.agreement import check_comparable
+    from trainer.evaluation.naming import result_path
+    from trainer.evaluation.prepared import expected as expect
+    from trainer.evaluation.prepared import prepare
+    from trainer.evaluation.run import Plan, play_prepared
+    from trainer.evaluation.show import summary
     from trainer.evaluation.suites import SUITES
     from trainer.runs.info import write_json
 
@@ -127,36 +141,68 @@ def run(args: Args) -> int:
         list_commands=args.list_commands,
     )
     plan.check()
-    earlier = _read(args.against) if args.against is not None else None
+    console = Console(highlight=False, soft_wrap=True)
+    if args.compare is not None:
+        return _compare_files(args, console)
+    earlier = read_result(args.against, "--against") if args.against is not None else None
     subject = _subject(args)
     try:
+        ready = prepare(subject, plan)
+        expected = {split: expect(ready, split) for split in ready.ids}
         if earlier is not None:
-            held_out = subject.config.eval.splits if plan.suite is None else plan.suite.splits
-            splits = args.split or tuple(held_out)
-            if earlier["split"] not in splits:
+            if earlier["split"] not in expected:
                 raise SeroError(
                     f"--against {args.against} is of split {earlier['split']!r}, to be evaluated "
-                    f"are {', '.join(splits)}: nothing to compare."
+                    f"are {', '.join(expected)}: nothing to compare."
                 )
-        with _ready(_path(args, subject, "").parent):
-            results = evaluate_subject(subject, plan)
+            if not args.force:
+                check_comparable(earlier, expected[earlier["split"]])
+        folder = _folder(args, subject)
+        paths = {
+            split: result_path(folder, ready, split, told, _given(args))
+            for split, told in expected.items()
+        }
+        with _ready(folder):
+            results = play_prepared(ready)
     finally:
         subject.close()
     figures: dict[str, Any] = {}
-    console = Console(highlight=False, soft_wrap=True)
     for split, result in results.items():
-        path = _path(args, subject, split)
+        path = paths[split]
         write_json(path, result)
         path.with_suffix(".txt").write_text(summary(result), encoding="utf-8")
         figures[split] = {key: result.get(key) for key in _FIGURES} | {"file": str(path)}
-        print(f"{headline(result)}{mean_score(result)}")
-        console.print(table(result))
-        print("\n".join(f"  {printable(line)}" for line in notes(result)))
-        if earlier is not None and earlier["split"] == split:
-            compared = _compare(args, earlier, result)
-            figures[split]["against"] = compared
+        _show(console, result)
         print(f"  written: {path}")
+        if earlier is not None and earlier["split"] == split:
+            compared = compare(earlier, result, force=args.force)
+            figures[split]["against"] = {"file": str(args.against), **compared}
     emit(figures, args.json)
+    return 0
+
+
+def _show(console: Console, result: Mapping[str, Any]) -> None:
+    from trainer.evaluation.show import headline, notes, table
+
+    print(f"{headline(result)}{mean_score(result)}")
+    console.print(table(result))
+    print("\n".join(f"  {printable(line)}" for line in notes(result)))
+
+
+def _compare_files(args: Args, console: Console) -> int:
+    """Compares two result files."""
+    from trainer.cli.eval_compare import compare, read_result
+    from trainer.evaluation.show import headline
+
+    assert args.compare is not None
+    others = [args.target, args.endpoint, args.model, args.against, args.out, args.suite, args.env]
+    if args.split or any(value is not None for value in others):
+        raise SeroError("--compare plays nothing: give two result files, and --force at most.")
+    earlier, later = (read_result(path, "--compare") for path in args.compare)
+    for path, result in zip(args.compare, (earlier, later), strict=True):
+        print(f"{path}: {printable(headline(result))}")
+    compared = compare(earlier, later, force=args.force)
+    emit({"files": [str(path) for path in args.compare], **compared}, args.json)
     return 0
 
 
@@ -189,13 +235,7 @@ def _subject(args: Args) -> Subject:
         open_run,
     )
 
-    prompting: dict[str, Any] = {
-        "env": args.env,
-        "template": args.template,
-        "history_length": args.history_length,
-        "max_new_tokens": args.max_new_tokens,
-    }
-    given = {name: value for name, value in prompting.items() if value is not None}
+    given = _given(args)
     if args.endpoint is None and args.model is not None:
         raise SeroError("--model names a model behind --endpoint, and there is none.")
     if args.endpoint is not None:
@@ -243,56 +283,27 @@ def _subject(args: Args) -> Subject:
     return open_model(args.target, options, args.device, args.dtype)
 
 
-def _path(args: Args, subject: Subject, split: str) -> Path:
-    """The result file of a split."""
-    method = "" if args.method == "plain" else f"_{args.method}"
+def _given(args: Args) -> dict[str, Any]:
+    """How to prompt what is no run, as far as it was said."""
+    prompting = {
+        "env": args.env,
+        "template": args.template,
+        "history_length": args.history_length,
+        "max_new_tokens": args.max_new_tokens,
+    }
+    return {name: value for name, value in prompting.items() if value is not None}
+
+
+def _folder(args: Args, subject: Subject) -> Path:
+    """Where the results go."""
+    if args.out is not None:
+        return args.out
     if subject.iteration is None:
-        name = re.sub(r"[^A-Za-z0-9.-]+", "-", subject.name).strip(".-") or "model"
-        return (args.out or Path("sero-eval")) / f"{name}{method}_{split}.json"
+        return Path("sero-eval")
     from trainer.runs.folder import RunFolder
 
     assert args.target is not None
-    path = RunFolder(args.target).evaluation(subject.iteration, split)
-    folder = path.parent / "later" if args.out is None else args.out
-    return folder / f"{path.stem}{method}.json"
-
-
-def _compare(args: Args, earlier: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    from trainer.evaluation.agreement import differences, version_differences
-    from trainer.evaluation.evaluate import check_comparable, compare_outcomes
-
-    different = differences(earlier, result)
-    if different and not args.force:
-        check_comparable(earlier, result)
-    for name, (before, now) in different.items():
-        print(f"  WARNING: NOT MEASURED ON THE SAME THING: {name} was {before!r}, is {now!r}")
-    for name, (before, now) in version_differences(earlier, result).items():
-        print(f"  note: {name} was {before}, is {now}")
-    compared = compare_outcomes(earlier, result)
-    print("\n".join(f"  {line}" for line in _compared(compared)))
-    return {"file": str(args.against), "differs_in": list(different), **compared}
-
-
-def _compared(c: Mapping[str, Any]) -> list[str]:
-    if c["low"] is not None:
-        interval = f"95 % interval {_points(c['low'])} to {_points(c['high'])} points"
-    elif c["gained"] + c["lost"]:
-        interval = "one task has no interval"
-    else:
-        interval = "no task changed, so there is no interval"
-    return [
-        f"on {c['tasks']} tasks before: {_count(c['wins_before'])}, now: {_count(c['wins'])} "
-        f"({c['gained']} solved only now, {c['lost']} only before)",
-        f"difference: {_points(c['difference'])} percentage points ({interval})",
-    ]
-
-
-def _points(share: float) -> str:
-    return f"{100 * share:+.1f}"
-
-
-def _count(wins: float) -> str:
-    return str(wins) if isinstance(wins, int) else f"{wins:.2f}"
+    return RunFolder(args.target).evaluation(subject.iteration, "").parent / "later"
 
 
 _FIGURES = (
@@ -316,17 +327,3 @@ _FIGURES = (
     "prompt_hash",
     "model",
 )
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    from trainer.evaluation.evaluate import compare_outcomes
-
-    try:
-        result: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        result["split"], result["wins"], result["n"], result["success"]
-        compare_outcomes(result, result)  # now, and not when all tasks have been played
-    except OSError as error:
-        raise SeroError(f"--against {path}: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SeroError(f"--against {path} is no evaluation result: {error!r}.") from error
-    return result

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent_envs.errors import SeroError
-from trainer.metrics import phase_seconds
+from trainer.metrics import overflow_warning, phase_seconds
 
 EVERY_S = 30.0
 """Most seconds between two lines of a log while something is counted."""
@@ -44,15 +44,18 @@ def bars() -> Progress:
 
 
 @contextmanager
-def training(warm_steps: int, iterations: int) -> Iterator[Hooks]:
+def training(
+    warm_steps: int, iterations: int, max_prompt_tokens: int | None = None
+) -> Iterator[Hooks]:
     """Shows the warm start (if it has steps) and the iterations of one run.
 
     Bars in a terminal. Elsewhere lines, so that a log shows that the run is alive: one an
-    iteration, and at most one every `EVERY_S` seconds of the warm start.
+    iteration, and at most one every `EVERY_S` seconds of the warm start. Where most rollouts end
+    because a prompt is beyond `max_prompt_tokens`, that is said once.
     """
     progress = bars()
     if not progress.console.is_terminal:
-        yield _lines(warm_steps, iterations, progress.console)
+        yield _lines(warm_steps, iterations, progress.console, max_prompt_tokens)
         return
     with progress:
         warm = progress.add_task("warm start", total=warm_steps, note="", visible=warm_steps > 0)
@@ -66,9 +69,10 @@ def training(warm_steps: int, iterations: int) -> Iterator[Hooks]:
             if step + 1 == warm_steps and iterations > 0:
                 progress.reset(main, visible=True)
 
-        note = _Note(iterations)
+        note, warn = _Note(iterations), _Warning(progress.console, max_prompt_tokens)
 
         def on_iteration(metrics: Mapping[str, Any]) -> None:
+            warn(metrics)
             progress.update(main, completed=metrics["iteration"] + 1, note=note(metrics))
 
         try:
@@ -122,9 +126,25 @@ class _Lines:
             self._console.file.flush()
 
 
-def _lines(warm_steps: int, iterations: int, console: Console) -> Hooks:
+class _Warning:
+    """Says once what makes most rollouts end without a reply."""
+
+    def __init__(self, console: Console, limit: int | None) -> None:
+        self._console, self._limit, self._said = console, limit, False
+
+    def __call__(self, metrics: Mapping[str, Any]) -> None:
+        share, longest = (metrics.get(f"context_overflow_{key}") for key in ("share", "longest"))
+        warning = overflow_warning(share, longest, self._limit, "rollouts")
+        if warning is not None and not self._said:
+            self._said = True
+            self._console.print(f"WARNING: {warning}", soft_wrap=True)
+
+
+def _lines(
+    warm_steps: int, iterations: int, console: Console, max_prompt_tokens: int | None
+) -> Hooks:
     say = _Lines(console)
-    note = _Note(iterations)
+    note, warn = _Note(iterations), _Warning(console, max_prompt_tokens)
 
     def on_warmstart(step: int, loss: float) -> None:
         done = step + 1
@@ -133,6 +153,7 @@ def _lines(warm_steps: int, iterations: int, console: Console) -> Hooks:
     def on_iteration(metrics: Mapping[str, Any]) -> None:
         parts = (f"iteration {metrics['iteration'] + 1}/{iterations}", note(metrics))
         say(", ".join(part for part in parts if part), now=True)
+        warn(metrics)
 
     return Hooks(on_warmstart, on_iteration)
 

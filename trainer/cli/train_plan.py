@@ -9,6 +9,7 @@ from typing import Any
 from trainer.cli.common import printable
 from trainer.config import Config
 from trainer.planning.accounting import peak_flops
+from trainer.planning.advice import remark
 from trainer.planning.plan import FREE_SHARE, GB, Device, Plan
 
 __all__ = ["detect", "figures", "lines"]
@@ -63,6 +64,7 @@ def figures(plan: Plan) -> dict[str, Any]:
         "device": {
             "name": plan.device.name,
             "memory": plan.device.memory,
+            "processes": plan.processes,
             "peak_flops": plan.device.peak,
         },
         "flops": dict(plan.flops),
@@ -92,12 +94,14 @@ def lines(plan: Plan) -> Iterator[str]:
     yield from _memory(plan.update, plan.rollout)
     yield ""
     yield _verdict(plan)
-    yield from (f"  {word}" for word in plan.advice)
+    for word in plan.advice:
+        more = remark(word)
+        yield f"  {word}" if more is None else f"  {word}  ({more})"
     yield ""
     yield from _times(plan)
     yield (
-        f"disk: {plan.checkpoint / GB:.3g} GB a checkpoint and {plan.disk / GB:.3g} GB in all, "
-        "tokenizers and recorded turns apart"
+        f"disk: {_size(plan.checkpoint)} a checkpoint and {_size(plan.disk)} in all, tokenizers "
+        "and recorded turns apart (run.keep says which checkpoints stay)"
     )
     yield from (f"note: {note}" for note in plan.notes)
 
@@ -117,10 +121,15 @@ def _verdict(plan: Plan) -> str:
     if device.memory is None:
         return f"fits: not known, {name} was not found here. Give its memory: --device-memory-gb N"
     usable = (1 - FREE_SHARE) * device.memory / GB
-    of = f"{plan.peak / GB:.1f} of {usable:.1f} usable GB of {name} ({device.memory / GB:.1f} GB)"
+    each = f" in each of {plan.processes} processes" if plan.processes > 1 else ""
+    of = (
+        f"{plan.peak / GB:.1f} of {usable:.1f} usable GB of {name} ({device.memory / GB:.1f} GB)"
+        f"{each}"
+    )
     if plan.fits:
         return f"fits: yes, {of}"
-    return f"fits: NO, {of}. What to turn:"
+    together = ", all of these together" if len(plan.advice) > 1 else ""
+    return f"fits: NO, {of}. What to turn{together}:"
 
 
 def _times(plan: Plan) -> Iterator[str]:
@@ -131,7 +140,8 @@ def _times(plan: Plan) -> Iterator[str]:
             "--device 'NVIDIA H200' names a GPU"
         )
     else:
-        yield f"time of an iteration, at assumed shares of {device.peak / 1e12:.0f} TFLOP/s"
+        each = f" of each of {plan.processes} devices" if plan.processes > 1 else ""
+        yield f"time of an iteration, at assumed shares of {device.peak / 1e12:.0f} TFLOP/s{each}"
         assumed = {"rollout": shares.rollout, "scoring": shares.scoring, "update": shares.update}
         for name, seconds in plan.seconds.items():
             yield f"{name:<30}{_seconds(seconds):>10}  at {assumed[name]:.0%}"
@@ -140,6 +150,17 @@ def _times(plan: Plan) -> Iterator[str]:
         if one is not None:
             yield f"{'the run':<30}{one * plan.iterations / 3600:>8.1f} h"
     yield f"model FLOPs an iteration: {sum(plan.flops.values()):.3g}"
+
+
+def _size(count: int) -> str:
+    """Bytes for people.
+
+    >>> _size(18_524_571_648), _size(1_400_000_000_000), _size(8_000_000)
+    ('18.5 GB', '1.4 TB', '0.008 GB')
+    """
+    if count >= 1000 * GB:
+        return f"{count / (1000 * GB):.3g} TB"
+    return f"{count / GB:.3g} GB"
 
 
 def _seconds(value: float | None) -> str:

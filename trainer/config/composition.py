@@ -241,52 +241,6 @@ def _lonely(config: Config, active: dict[str, Any]) -> str | None:
     )
 
 
-_VIEW_METHODS = (
-    "serl", "rlsd", "seed", "sdar", "skill_sd", "opid", "opsd", "opsd_legacy", "sdpo",
-)  # fmt: skip
-"""Build a teacher's prompt by rendering a turn's record anew, with something added."""
-
-
-def _chat_and_views(config: Config, active: dict[str, Any]) -> str | None:
-    if config.prompt.context != "chat":
-        return None
-    found = [name for name in _VIEW_METHODS if name in active]
-    if not found:
-        return None
-    return (
-        f"prompt.context=chat does not go with auxiliary.{found[0]}: its teacher's prompt is "
-        "rendered anew from the record of one turn, which lacks the replies that a conversation "
-        "holds. Use prompt.context=window."
-    )
-
-
-def _chat_and_thoughts(config: Config, active: dict[str, Any]) -> str | None:
-    if config.prompt.context != "chat" or "sero" not in active:
-        return None
-    mode = active["sero"].think_mode
-    reason = {
-        "none": "its prompts do not ask for a thought, and those of the conversation do",
-        "sampled": "a later prompt of a branch holds the thoughts of the earlier steps, and all "
-        "steps are sampled at once",
-    }.get(mode)
-    if reason is None:
-        return None
-    return (
-        f"prompt.context=chat does not go with auxiliary.sero.think_mode={mode}: {reason}. Use "
-        "think_mode=empty, template or full."
-    )
-
-
-def _chat_without_template(config: Config, active: dict[str, Any]) -> str | None:
-    if config.prompt.context != "chat" or config.model.path is not None:
-        return None
-    return (
-        "prompt.context=chat needs the chat template of a model, and model.path=null makes a tiny "
-        "one that has none. Set model.path to the folder of a chat model, or use "
-        "prompt.context=window."
-    )
-
-
 def _react_and_thoughts(config: Config, active: dict[str, Any]) -> str | None:
     if config.prompt.template != "react" or "sero" not in active:
         return None
@@ -300,9 +254,6 @@ def _react_and_thoughts(config: Config, active: dict[str, Any]) -> str | None:
 
 
 _RULES: tuple[Rule, ...] = (
-    _chat_without_template,
-    _chat_and_views,
-    _chat_and_thoughts,
     _react_and_thoughts,
     _serl_and_kl,
     _serl_without_base,

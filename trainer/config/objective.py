@@ -33,6 +33,10 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 CRITIC = frozenset(("ppo", "ppo_trajectory", "turn_gae"))
 """Objectives with a value model; they need no groups."""
+ANCHORS = frozenset(("gigpo", "hgpo"))
+"""Objectives that compare states which rollouts share."""
+GRAPH = frozenset(("graphgpo",))
+"""Objectives with a graph of a task's states."""
 BATCH_WHITENED = frozenset(("reinforce_pp",))
 """Objectives whose baseline is the whole batch; they need no groups either."""
 
@@ -217,15 +221,17 @@ def settings_of(name: str, former: ObjectiveConfig) -> dict[str, Any]:
     """What changes when `former` gets another name: fields of the section and their values.
 
     Those that the new objective was published with; and those that were set by the former name
-    alone go back to their defaults.
+    alone go back to their defaults, as do the sections that the new one does not read.
     """
     defaults = asdict(ObjectiveConfig())
+    readers = {"anchors": ANCHORS, "graph": GRAPH, "critic": CRITIC}
+    unread = {section: defaults[section] for section, names in readers.items() if name not in names}
     back = {
         field: defaults[field]
         for field, value in PUBLISHED.get(former.name, {}).items()
         if getattr(former, field) == value
     }
-    return back | dict(PUBLISHED.get(name, {}))
+    return unread | back | dict(PUBLISHED.get(name, {}))
 
 
 def _share(name: str, value: float) -> None:

@@ -14,20 +14,20 @@ import json
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from trainer.catalogue import where_to_say
 from trainer.config.auxiliary import AuxiliaryConfig
+from trainer.config.bounds import out_of_bounds
 from trainer.config.composition import conflicts
+from trainer.config.dead_switches import recorded, unread_as_written
 from trainer.config.env import EnvConfig
 from trainer.config.files import read_file
-from trainer.config.objective import (
-    PUBLISHED,
-    ObjectiveConfig,
-    settings_of,
-)
+from trainer.config.objective import PUBLISHED, ObjectiveConfig, settings_of
+from trainer.config.parallel_rules import unsupported
 from trainer.config.sections import (
     EvalConfig,
     LogConfig,
@@ -43,7 +43,6 @@ from trainer.config.sections import (
 from trainer.config.stopping import check_stopping
 from trainer.config.warmstart import WarmstartConfig
 from trainer.errors import ConfigError
-from trainer.parallel.support import unsupported
 from trainer.worlds.environments import PLANNER, check_environment, environment_of
 
 T = TypeVar("T")
@@ -95,7 +94,7 @@ class Config:
                 "Add one, e.g. auxiliary.format_only, or choose a base objective."
             )
         check_stopping(self)
-        excluded = [*conflicts(self), *unsupported(self)]
+        excluded = [*out_of_bounds(self), *conflicts(self), *unsupported(self)]
         if excluded:
             raise ConfigError("\n".join(excluded))
         if self.sampler.backend == "vllm" and self.optim.old_logprobs == "sampler":
@@ -125,7 +124,9 @@ class Config:
         if name != self.objective.name:
             implied = settings_of(name, self.objective)
             overrides = {f"objective.{k}": v for k, v in implied.items()} | overrides
-        return from_dict(_merge(resolve(self), overrides))
+        # What was accepted before there was a rule against it goes on as it was made.
+        with recorded() if out_of_bounds(self) else nullcontext():
+            return from_dict(_merge(resolve(self), overrides))
 
 
 def load_config(
@@ -146,9 +147,18 @@ def load_config(
         data: Mapping[str, Any] = {}
     elif isinstance(source, Mapping):
         data = source
-    else:
+    elif isinstance(source, (str, Path)):
         data = read_file(Path(source))
-    return from_dict(_merge(data, overrides or {}))
+    else:
+        raise ConfigError(
+            f"A config is the path of a YAML file or a mapping of sections, found {source!r:.80} "
+            f"of type {type(source).__name__}."
+        )
+    config = from_dict(_merge(data, overrides or {}))
+    unread = unread_as_written(config, data, overrides or {})
+    if unread:
+        raise ConfigError("\n".join(unread))
+    return config
 
 
 def from_dict(data: Mapping[str, Any]) -> Config:
@@ -157,6 +167,10 @@ def from_dict(data: Mapping[str, Any]) -> Config:
     Where `eval.splits` is not given, it is what the environment holds out; where the base
     objective was published with other settings than the defaults, those are the defaults.
     """
+    if not isinstance(data, Mapping):
+        raise ConfigError(
+            f"A config is a mapping of sections, found {data!r:.80} of type {type(data).__name__}."
+        )
     objective = data.get("objective")
     if isinstance(objective, Mapping) and objective.get("name") in PUBLISHED:
         published = {**PUBLISHED[objective["name"]], **objective}

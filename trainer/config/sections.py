@@ -9,6 +9,7 @@ import math
 import re
 from dataclasses import dataclass, field
 from typing import Literal
+from urllib.parse import urlsplit
 
 from agent_envs.prompting import TEMPLATES
 from agent_envs.prompting.field import Layout
@@ -83,6 +84,10 @@ class PromptConfig:
         positive("prompt.max_prompt_tokens", self.max_prompt_tokens)
 
 
+SMALLEST_VOCABULARY = 256 + 4 + 2
+"""Of a fresh tokenizer (`trainer.models.tiny.train_tokenizer`): bytes; tags; end and padding."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """The initial policy: a folder, or a tiny Qwen2 built on the spot."""
@@ -101,6 +106,11 @@ class ModelConfig:
         for name in ("hidden_size", "layers", "heads", "kv_heads", "intermediate_size"):
             positive(f"model.{name}", getattr(self, name))
         positive("model.vocab_size", self.vocab_size)
+        if self.path is None and self.vocab_size < SMALLEST_VOCABULARY:
+            raise ConfigError(
+                f"model.vocab_size={self.vocab_size} must be at least {SMALLEST_VOCABULARY}: the "
+                "256 bytes, four tags, the end and the padding each take a token."
+            )
         positive("model.tokenizer_games", self.tokenizer_games, zero=True)
         if self.hidden_size % self.heads:
             raise ConfigError(
@@ -162,6 +172,21 @@ _SAMPLER_FIELDS = {
 """The backends with which a field of `sampler` does something."""
 
 
+def _check_address(name: str, url: str) -> None:
+    """Raises `ConfigError` unless `url` is the address of an HTTP server."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname:
+            _ = parts.port  # raises outside 0..65535
+            return
+        reason = "it lacks http:// or https://, or a host"
+    except ValueError as error:
+        reason = str(error)
+    raise ConfigError(
+        f"{name}={url!r} must be the address of a server, such as http://127.0.0.1:8000: {reason}."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SamplerConfig:
     """What generates the replies. No field changes what is sampled, but for `vllm`'s rounding."""
@@ -192,6 +217,8 @@ class SamplerConfig:
                     f"sampler.{name}={value} has no effect with sampler.backend={self.backend}. "
                     f"Leave it out, or set sampler.backend to {' or '.join(backends)}."
                 )
+        if self.backend == "vllm":
+            _check_address("sampler.url", self.url)
         if self.backend == "vllm" and self.weights_dir is None:
             raise ConfigError(
                 "sampler.backend=vllm needs sampler.weights_dir, a folder that the server and the "

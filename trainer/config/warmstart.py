@@ -17,7 +17,9 @@ class WarmstartConfig:
 
     demonstrations: int = 400  # ours; 0: no warm start
     given_model: bool = False  # also where `model.path` gives the policy; else it stays as it is
-    oracle: str = "planner"  # who demonstrates: the environment's own, or another, see auxiliary
+    # Who demonstrates: the environment's own, or another, see auxiliary. Where it has none by name
+    # and this is left at `planner`: the `module:factory` of an auxiliary objective.
+    oracle: str = "planner"
     # Trained tokens of a reply. null: `all` of a fresh model, `command_closing` of a given one.
     loss_tokens: Literal["command", "command_closing", "after_think", "all"] | None = None
     text_steps: int = 0  # first steps, trained on whole rows: the environment's text as well

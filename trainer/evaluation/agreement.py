@@ -13,6 +13,8 @@ __all__ = [
     "check_comparable",
     "compare_outcomes",
     "differences",
+    "label",
+    "told",
     "version_differences",
 ]
 
@@ -47,15 +49,36 @@ def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, 
     }
 
 
+def told(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, str]:
+    """How two results differ in what must agree, in words, by field."""
+    words = {}
+    for key, (a, b) in differences(left, right).items():
+        if key == "tasks_hash":
+            words[key] = _tasks(left, right)
+        elif key == "manifest_hash":
+            words[key] = f"{_short(a)} and {_short(b)}, so the data are others"
+        else:
+            words[key] = f"{_short(a)} and {_short(b)}"
+    return words
+
+
+def label(field: str) -> str:
+    """What a field of a result is called where it is told how two differ."""
+    return "tasks" if field == "tasks_hash" else field
+
+
 def check_comparable(left: Mapping[str, Any], right: Mapping[str, Any]) -> None:
     """Refuses two results that were measured on different tasks, prompts or settings.
+
+    What is known of a result before it is played will do in the place of one
+    (`trainer.evaluation.prepared.expected`).
 
     Raises:
         Incomparable: names every field that differs.
     """
-    different = differences(left, right)
+    different = told(left, right)
     if different:
-        listing = "; ".join(f"{key}: {a!r} and {b!r}" for key, (a, b) in different.items())
+        listing = "; ".join(f"{label(key)}: {words}" for key, words in different.items())
         more = ""
         if "trials" in different:
             more = " A result of several attempts at a task does not compare with single attempts."
@@ -137,6 +160,26 @@ def _complete(result: Mapping[str, Any]) -> dict[str, Any]:
             **rest,
         }
     return full
+
+
+def _tasks(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:
+    """Numbers of tasks, or how many are the same."""
+    first, second = left.get("n"), right.get("n")
+    if first != second:
+        return f"{first} against {second} tasks"
+    try:
+        ids = ({str(task["task_id"]) for task in result["tasks"]} for result in (left, right))
+        shared = len(next(ids) & next(ids))
+    except (KeyError, TypeError):
+        return "others"
+    return f"{first} each, of which {shared} are the same"
+
+
+def _short(value: Any) -> str:
+    """A value for people: of a hash the first twelve characters."""
+    if isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"):
+        return f"{value[:12]}..."
+    return repr(value)
 
 
 def _whole(value: float) -> float | int:

@@ -36,7 +36,9 @@ __all__ = [
     "decoding_of",
     "evaluate",
     "measured",
+    "measured_on",
     "outcome_of",
+    "prompt_of",
 ]
 
 FORMAT = 2
@@ -96,16 +98,7 @@ def evaluate(
         passes,
         envs[0],
         split=split,
-        prompt={
-            "prompt_template": student.template.name,
-            "prompt_hash": student.template.hash,
-            # A conversation shows everything.
-            "history_length": None
-            if student.context == "chat"
-            else student.template.history_length,
-            "context": student.context,
-            "max_prompt_tokens": student.max_prompt_tokens,
-        },
+        prompt=prompt_of(student),
         decoding=decoding,
         model=model,
     )
@@ -133,20 +126,20 @@ def measured(
     first = next(iter(passes.values()), ())
     outcome_figures = pooled(passes) if several else figures(first)
     provenance = dict(first[0].provenance) if first else {}
-    ids = sorted(outcome.task_id for outcome in first)
+    told = measured_on([outcome.task_id for outcome in first], env, provenance)
     return {
         "format": FORMAT,
-        "env_id": _env_id(env),
+        "env_id": told["env_id"],
         "split": split,
         "method": method,
         "trials": trials,
         **outcome_figures,
         "over_seeds": over_seeds(passes) if several else None,
-        "tasks_hash": hashlib.sha256("\n".join(ids).encode()).hexdigest(),
-        "manifest_hash": provenance.get("manifest_hash"),
+        "tasks_hash": told["tasks_hash"],
+        "manifest_hash": told["manifest_hash"],
         **prompt,
-        "max_steps": _max_steps(env),
-        "env_options": _env_options(env),
+        "max_steps": told["max_steps"],
+        "env_options": told["env_options"],
         "decoding": dict(decoding),
         "model": None if model is None else dict(model),
         "engine": {
@@ -162,6 +155,32 @@ def measured(
         }
         if several
         else None,
+    }
+
+
+def measured_on(
+    task_ids: Sequence[str], env: gymnasium.Env[str, str], provenance: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a result says of its tasks and its environment; known before anything is played."""
+    return {
+        "env_id": _env_id(env),
+        "tasks_hash": hashlib.sha256("\n".join(sorted(task_ids)).encode()).hexdigest(),
+        "manifest_hash": provenance.get("manifest_hash"),
+        "max_steps": _max_steps(env),
+        "env_options": _env_options(env),
+    }
+
+
+def prompt_of(student: Student) -> dict[str, Any]:
+    """What a result says of a policy's prompts."""
+    chat = student.context == "chat"
+    return {
+        "prompt_template": student.template.name,
+        "prompt_hash": student.template.hash,
+        # A conversation shows everything.
+        "history_length": None if chat else student.template.history_length,
+        "context": student.context,
+        "max_prompt_tokens": student.max_prompt_tokens,
     }
 
 
@@ -213,6 +232,7 @@ def outcome_of(trajectory: Trajectory) -> Outcome:
         refused=sum(not turn.command_valid for turn in trajectory.turns),
         malformed=malformed,
         provenance=trajectory.provenance,
+        overflow_tokens=trajectory.overflow_tokens,
     )
 
 

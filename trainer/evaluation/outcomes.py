@@ -22,6 +22,8 @@ class Outcome:
         malformed: replies of a wrong form, by reason.
         provenance: what the environment says about itself.
         trials: attempts at the task, the one that counts included.
+        overflow_tokens: length of the prompt that did not fit and so ended it; 0: all did, or it
+            is not known.
     """
 
     task_id: str
@@ -34,6 +36,7 @@ class Outcome:
     malformed: Mapping[str, int] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     trials: int = 1
+    overflow_tokens: int = 0
 
 
 def figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -62,6 +65,7 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "invalid_format_share": sum(reasons.values()) / steps if steps else None,
         "invalid_format_reasons": dict(sorted(reasons.items())),
         "stop_reasons": _counts(outcome.stop_reason for outcome in outcomes),
+        "context_overflow_longest": max((o.overflow_tokens for o in outcomes), default=0) or None,
     }
 
 

@@ -10,7 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["headline", "notes", "summary", "table"]
+from trainer.metrics import overflow_warning
+from trainer.rollouts.data import CONTEXT_OVERFLOW
+
+__all__ = ["headline", "notes", "overflowing", "summary", "table"]
 
 
 def headline(result: Mapping[str, Any]) -> str:
@@ -75,6 +78,9 @@ def notes(result: Mapping[str, Any]) -> list[str]:
             f"malformed replies {result['invalid_format_share']:.1%}, refused commands "
             f"{1 - result['admissible_share']:.1%}"
         )
+    warning = overflowing(result)
+    if warning is not None:
+        lines.append(f"WARNING: {warning} In `sero eval`: --max-prompt-tokens.")
     if result["trials"] > 1:
         solved = ", ".join(str(count) for count in result["attempts"]["solved_by_trial"])
         lines.append(
@@ -99,6 +105,17 @@ def summary(result: Mapping[str, Any]) -> str:
                  "manifest_hash", "model", "engine", "versions"):  # fmt: skip
         console.print(Text(f"{name}: {result.get(name)}"), soft_wrap=True)
     return out.getvalue()
+
+
+def overflowing(result: Mapping[str, Any]) -> str | None:
+    """What to say where a prompt beyond the limit ended most episodes; None: nothing."""
+    stops = result["stop_reasons"]
+    plays = sum(stops.values())
+    return overflow_warning(
+        stops.get(CONTEXT_OVERFLOW, 0) / plays if plays else None,
+        result.get("context_overflow_longest"),
+        result.get("max_prompt_tokens"),
+    )
 
 
 def _cell(text: str) -> Text:

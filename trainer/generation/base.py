@@ -31,6 +31,7 @@ __all__ = [
     "FinishReason",
     "Generation",
     "GenerationRequest",
+    "NonFiniteLogitsError",
     "Rounds",
     "Sampler",
     "SamplerError",
@@ -42,6 +43,16 @@ __all__ = [
 
 class SamplerError(SeroError, RuntimeError):
     """A sampler that cannot go on: names what it was doing and what to change."""
+
+
+class NonFiniteLogitsError(SamplerError):
+    """The model's logits are no numbers to draw from: says at which request."""
+
+    def __init__(self, request: str) -> None:
+        super().__init__(
+            f"The model's logits are not finite at {request}: its weights are not, or they are so "
+            "large that the forward pass overflows. Use other weights, as an earlier checkpoint's."
+        )
 
 
 @dataclass(frozen=True, slots=True)

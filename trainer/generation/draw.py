@@ -5,12 +5,12 @@ Axis letters: B rows, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from trainer.generation.base import GenerationRequest
+from trainer.generation.base import GenerationRequest, NonFiniteLogitsError
 
 __all__ = ["draw", "invert_cdf", "nucleus", "sampling_logprobs"]
 
@@ -45,20 +45,27 @@ def nucleus(logprobs_B_V: Tensor, top_p_B: Tensor) -> Tensor:
 
 
 def draw(
-    logits_B_V: Tensor, requests: Sequence[GenerationRequest], over: Sequence[bool]
+    logits_B_V: Tensor,
+    requests: Sequence[GenerationRequest],
+    over: Sequence[bool],
+    name: Callable[[int], str] = "row {}".format,
 ) -> tuple[Tensor, list[float]]:
     """Next token of each row (B,) and its log-prob under the sampling distribution.
 
     A sampled row takes one uniform from its own stream, a greedy row and one that is `over`
     none; what is drawn for a row that is over means nothing.
 
+    Args:
+        name: what an error calls a row.
+
     Raises:
-        ValueError: logits that are not finite.
+        NonFiniteLogitsError: logits of which one is NaN or infinite, or all are minus infinity.
     """
     device = logits_B_V.device
     # A maximum is enough: it is not finite where any logit is NaN or +inf, or where all are -inf.
-    if not bool(logits_B_V.amax(dim=-1).isfinite().all()):
-        raise ValueError("logits are not finite. Check the weights and the learning rate.")
+    finite = logits_B_V.amax(dim=-1).isfinite()
+    if not bool(finite.all()):
+        raise NonFiniteLogitsError(name(int(finite.int().argmin())))
 
     def column(values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=device)

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -25,12 +25,14 @@ from torch import Tensor, nn
 from trainer.generation.base import (
     Generation,
     GenerationRequest,
+    NonFiniteLogitsError,
     SamplerError,
     answer_all,
     check_request,
 )
 from trainer.generation.draw import draw
 from trainer.generation.slots import Row
+from trainer.models.packed_attention import PACKED_SDPA, implementation
 from trainer.models.policy import evaluation_mode
 
 __all__ = ["ContinuousSampler"]
@@ -77,6 +79,7 @@ class ContinuousSampler:
         self.timeout_s = timeout_s
         self._pending: dict[int, GenerationRequest] = {}
         self._running: dict[str, Row] = {}
+        self._failed: list[NonFiniteLogitsError] = []
         self._manager: Any = None
         self._mode = ExitStack()
         _library()
@@ -87,6 +90,7 @@ class ContinuousSampler:
         Raises:
             ValueError: a request that cannot be served.
             SamplerError: the library failed, or replies are pending.
+            NonFiniteLogitsError: logits are not finite.
         """
         if self._pending:
             raise SamplerError("Replies are pending. Collect or drop them before generate().")
@@ -111,6 +115,7 @@ class ContinuousSampler:
         Raises:
             SamplerError: the library failed, or no reply came in time. What is pending stays so,
                 and the next call begins it anew, with the draws it would have had.
+            NonFiniteLogitsError: logits are not finite.
         """
         if not self._pending:
             return []
@@ -126,6 +131,8 @@ class ContinuousSampler:
                 self._stop()
                 if done:  # these are nobody's any more; what failed is begun anew by the next call
                     return done
+                if self._failed:
+                    raise self._failed[0]
                 raise SamplerError(problem)
             done.append((row.key, row.generation(self.stop_ids)))
             del self._pending[row.key]
@@ -179,6 +186,8 @@ class ContinuousSampler:
         page = 256 if next(self.model.parameters()).is_cuda else 16
         # Dropout and the like are off for as long as replies are running.
         self._mode.enter_context(evaluation_mode(self.model))
+        self._mode.enter_context(_known_attention(self.model))
+        self._failed.clear()
         try:
             manager = self.model.init_continuous_batching(
                 generation_config=library.GenerationConfig(
@@ -195,7 +204,7 @@ class ContinuousSampler:
                     auto_switch_to_flash=False,  # the trainer goes on using this model
                 ),
             )
-            manager.logit_processor = _processors(self._running)
+            manager.logit_processor = _processors(self._running, self._failed)
             manager.start()
         except (TypeError, AttributeError, ValueError, RuntimeError) as error:
             self._mode.close()
@@ -208,10 +217,12 @@ class ContinuousSampler:
     def _stop(self) -> None:
         manager, self._manager = self._manager, None
         self._running.clear()
-        if manager is not None:
-            manager.stop(block=True, timeout=self.timeout_s, hard_stop=True)
-            manager.destroy()
-        self._mode.close()
+        try:
+            if manager is not None:
+                manager.stop(block=True, timeout=self.timeout_s, hard_stop=True)
+                manager.destroy()
+        finally:
+            self._mode.close()
 
     def _wait(self) -> Any:
         """The next output."""
@@ -228,6 +239,19 @@ class ContinuousSampler:
             f"No reply within sampler.timeout_s={self.timeout_s}. Raise it, or lower "
             "rollout.max_new_tokens."
         )
+
+
+@contextmanager
+def _known_attention(model: Any) -> Iterator[None]:
+    """`packed_sdpa` is `sdpa` to the library, which knows that name alone."""
+    if implementation(model) != PACKED_SDPA:
+        yield
+        return
+    model.set_attn_implementation("sdpa")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(PACKED_SDPA)
 
 
 def _problem(output: Any, row: Row) -> str | None:
@@ -258,8 +282,12 @@ def _library() -> Any:
     return transformers
 
 
-def _processors(rows: dict[str, Row]) -> Any:
-    """The library's list of logits processors, with ours as the only one."""
+def _processors(rows: dict[str, Row], failed: list[NonFiniteLogitsError]) -> Any:
+    """The library's list of logits processors, with ours as the only one.
+
+    Args:
+        failed: gets what went wrong in the library's thread, which hands on only its text.
+    """
     try:
         from transformers import LogitsProcessorList
         from transformers.generation.continuous_batching.cb_logits_processors import (
@@ -293,9 +321,16 @@ def _processors(rows: dict[str, Row]) -> Any:
             chosen = self.rows
             if not chosen:
                 return scores
-            tokens, logprobs = draw(
-                scores[: len(chosen)], [row.request for row in chosen], [False] * len(chosen)
-            )
+            try:
+                tokens, logprobs = draw(
+                    scores[: len(chosen)],
+                    [row.request for row in chosen],
+                    [False] * len(chosen),
+                    lambda place: chosen[place].name,
+                )
+            except NonFiniteLogitsError as error:
+                failed.append(error)
+                raise
             for row, token, logprob in zip(chosen, tokens.tolist(), logprobs, strict=True):
                 row.ids.append(token)
                 row.logprobs.append(logprob)

@@ -60,6 +60,15 @@ class Row:
         """Tokens of prompt and longest possible reply."""
         return len(self.request.prompt_ids) + self.request.max_new_tokens
 
+    @property
+    def name(self) -> str:
+        """What an error calls it."""
+        session = self.request.session
+        return (
+            f"request {self.key}{f' ({session})' if session else ''}, with a prompt of "
+            f"{len(self.request.prompt_ids)} tokens, after {len(self.ids)} of its reply"
+        )
+
     def generation(self, stop_ids: Collection[int]) -> Generation:
         reason = "stop" if self.ids[-1] in stop_ids else "length"
         return Generation(
@@ -108,12 +117,16 @@ class Slots:
             self._join([row for row, _ in known], [prefix for _, prefix in known])
 
     def advance(self) -> list[Row]:
-        """One token for every row; returns those that are finished with it."""
+        """One token for every row; returns those that are finished with it.
+
+        Raises:
+            NonFiniteLogitsError: logits are not finite.
+        """
         if self._session is None or self._logits is None:
             return []
         requests = [row.request for row in self.rows]
         before = [row.over for row in self.rows]
-        tokens, logprobs = draw(self._logits, requests, before)
+        tokens, logprobs = draw(self._logits, requests, before, lambda row: self.rows[row].name)
         finished = []
         for place, (row, token, logprob) in enumerate(
             zip(self.rows, tokens.tolist(), logprobs, strict=True)

@@ -9,6 +9,7 @@ Axis letters: M turns, N trajectories.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Literal
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from trainer.config import ObjectiveConfig
 from trainer.models.packing import cut_groups
 from trainer.objectives import dense_ids
-from trainer.rollouts.data import CUT_OFF, Turn
+from trainer.rollouts.data import CUT_OFF, Segment, Turn
 
 __all__ = [
     "constant_groups",
@@ -29,6 +30,8 @@ __all__ = [
     "trained_turns",
     "training_rewards",
     "trajectory_sizes",
+    "untrained",
+    "with_logprobs",
 ]
 
 
@@ -107,3 +110,19 @@ def partition_whole(
     order = generator.permutation(len(sizes))
     groups = [range(int(ends[i]) - sizes[i], int(ends[i])) for i in order]
     return cut_groups(groups, parts)
+
+
+def untrained(segment: Segment) -> Segment:
+    """The segment with nothing to learn from."""
+    size = len(segment.ids)
+    return replace(
+        segment, loss_mask=(False,) * size, token_turn=(-1,) * size, logprobs=(0.0,) * size
+    )
+
+
+def with_logprobs(segment: Segment, values: Sequence[float]) -> Segment:
+    """The segment with these behaviour log-probs at its trained tokens."""
+    fresh = iter(values)
+    return replace(
+        segment, logprobs=tuple(next(fresh) if keep else 0.0 for keep in segment.loss_mask)
+    )

@@ -27,7 +27,14 @@ from torch.distributed.tensor import DTensor
 from trainer import rng
 from trainer.config import Config
 from trainer.learning.base_advantages import BaseAdvantages, base_advantages
-from trainer.learning.batch import partition, partition_whole, trained_turns, trajectory_sizes
+from trainer.learning.batch import (
+    partition,
+    partition_whole,
+    trained_turns,
+    trajectory_sizes,
+    untrained,
+    with_logprobs,
+)
 from trainer.learning.optim import StepResult, build_optimizer, optimiser_step
 from trainer.learning.update import BaseStep, LossStats, base_backward, contributing, score_segments
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Step
@@ -120,7 +127,7 @@ class Learner:
             for method in self.methods:
                 method.start_ahead(iteration, trajectories)
             with phases("scoring"):
-                with even_passes(self.model, self.group, gradient=False):
+                with even_passes(self.model, self.group):
                     segments = self.segments(turns)
                 reference, values = self._passes(segments)
             with phases("branch"):
@@ -131,7 +138,7 @@ class Learner:
             for method in self.methods:
                 method.abandon()
         joined = [turn for method in self.methods for turn in method.joined()]
-        if joined:
+        if self.group.any([bool(joined)])[0]:
             more = segments_from_turns(joined, first=len(segments))
             turns, segments = [*turns, *joined], [*segments, *more]
             with phases("scoring"):
@@ -149,7 +156,7 @@ class Learner:
         before = replace(self.counters)
         with phases("update"):
             for epoch in range(c.optim.epochs):
-                parts = self._partition(turns, iteration, epoch)
+                parts = self._partition(turns, iteration, epoch, len(joined))
                 for index, part in enumerate(parts):
                     step = Step(iteration, epoch, index, len(parts), tuple(part))
                     base = self.base_step(step, segments, tokens, reference)
@@ -187,7 +194,9 @@ class Learner:
         """The base objective's, one number a trained token."""
         if not self.group.alone:
             c = self.config
-            return shared_advantages(turns, segments, c.objective, c.rollout, reference, self.group)
+            return shared_advantages(
+                turns, segments, c.objective, c.rollout, reference, values, self.group
+            )
         return base_advantages(
             turns,
             segments,
@@ -201,20 +210,21 @@ class Learner:
         """One segment per turn, in order; turns that are left out get an empty mask."""
         keep = trained_turns(turns, self.config.objective)
         segments = [
-            segment if kept else _untrained(segment)
+            segment if kept else untrained(segment)
             for segment, kept in zip(segments_from_turns(turns), keep, strict=True)
         ]
         if self.config.optim.old_logprobs == "sampler":
             return segments
         scored = self._score(self.model, segments)
-        return [_with_logprobs(s, v.tolist()) for s, v in zip(segments, scored, strict=True)]
+        return [with_logprobs(s, v.tolist()) for s, v in zip(segments, scored, strict=True)]
 
     def _passes(
         self, segments: Sequence[Segment]
     ) -> tuple[list[Tensor] | None, list[Tensor] | None]:
         """Reference log-probs and the critic's values; None where there is no such model."""
         values = None if self.critic is None else self.critic.values(segments, self.limits)
-        return self.reference_logprobs(segments), values
+        with even_passes(self.model, self.group):  # adapters' reference is the policy itself
+            return self.reference_logprobs(segments), values
 
     def reference_logprobs(self, segments: Sequence[Segment]) -> list[Tensor] | None:
         """Reference log-probs at each segment's own temperature; None where KL is off."""
@@ -268,7 +278,7 @@ class Learner:
 
         def base_pass() -> None:
             own = LossStats()
-            with even_passes(self.model, group, gradient=True):
+            with even_passes(self.model, group):
                 base_backward(self.model, base, c.objective, self.limits, own)
             add_stats(stats, own, part)
             if measure or not due:  # else both gradients are added up together
@@ -276,7 +286,7 @@ class Learner:
 
         def auxiliary_pass() -> None:
             for method in due:
-                with even_passes(self.model, group, gradient=True):
+                with even_passes(self.model, group):
                     own = method.has_pass(step)
                     loss = method.backward(self.model, step, self.limits) if own else 0.0
                 losses[method.name].append(loss)
@@ -337,20 +347,40 @@ class Learner:
             frozen=frozen,
         )
 
-    def _partition(self, turns: Sequence[Turn], iteration: int, epoch: int) -> list[list[int]]:
+    def _partition(
+        self, turns: Sequence[Turn], iteration: int, epoch: int, joined: int = 0
+    ) -> list[list[int]]:
         """This process's turns in each step: all processes' are shuffled and cut as one list.
 
         In chat the turns of a trajectory stay in one step, where one pass runs them all.
+
+        Args:
+            joined: of the turns, the last ones that came from elsewhere.
         """
         stream = rng.stream(self.config.run.seed, iteration, epoch, purpose=rng.SHUFFLE)
-        counts = self.group.counts(len(turns))
+        # As in one process, turns that joined stand behind those of all rollouts.
+        lists = turns[: len(turns) - joined], turns[len(turns) - joined :]
+        counts = [n for own in lists for n in self.group.counts(len(own))]
         steps = self.config.optim.steps
         if self.config.prompt.context == "chat":
-            sizes = [size for own in self.group.gather(trajectory_sizes(turns)) for size in own]
-            parts = partition_whole(sizes, steps, stream)
+            parts = partition_whole(
+                [
+                    size
+                    for own in lists
+                    for sizes in self.group.gather(trajectory_sizes(own))
+                    for size in sizes
+                ],
+                steps,
+                stream,
+            )
         else:
             parts = partition(sum(counts), steps, stream)
-        return own_parts(parts, counts, self.group.rank)
+        rank, world = self.group.rank, self.group.world
+        first, behind = own_parts(parts, counts, rank), own_parts(parts, counts, world + rank)
+        return [
+            [*own, *(len(lists[0]) + i for i in more)]
+            for own, more in zip(first, behind, strict=True)
+        ]
 
     def _score(self, model: nn.Module, segments: Sequence[Segment]) -> list[Tensor]:
         return score_segments(model, segments, self.limits)
@@ -363,17 +393,3 @@ def _appended(first: list[Tensor] | None, second: list[Tensor] | None) -> list[T
 def _finite(losses: dict[str, float | None]) -> dict[str, float | None]:
     """A step that is not finite is refused and counted; its loss has no value to log."""
     return {k: v if v is None or math.isfinite(v) else None for k, v in losses.items()}
-
-
-def _untrained(segment: Segment) -> Segment:
-    size = len(segment.ids)
-    return replace(
-        segment, loss_mask=(False,) * size, token_turn=(-1,) * size, logprobs=(0.0,) * size
-    )
-
-
-def _with_logprobs(segment: Segment, values: Sequence[float]) -> Segment:
-    fresh = iter(values)
-    return replace(
-        segment, logprobs=tuple(next(fresh) if keep else 0.0 for keep in segment.loss_mask)
-    )

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from trainer.config import ConfigError, OptimConfig
 
 __all__ = [
     "StepResult",
     "build_optimizer",
+    "check_bitsandbytes",
     "gradient_norm",
     "learning_rate",
     "optimiser_step",
@@ -62,10 +64,14 @@ def build_optimizer(
     on_cuda = bool(parameters) and all(p.device.type == "cuda" for p in parameters)
     if config.optimizer == "sgd":
         return torch.optim.SGD(parameters, **how)
+    if config.optimizer == "adafactor" and any(isinstance(p, DTensor) for p in parameters):
+        from trainer.parallel.adafactor import ShardedAdafactor
+
+        return ShardedAdafactor(parameters, **how)
     if config.optimizer == "adafactor":
         return torch.optim.Adafactor(parameters, **how)
     if config.optimizer == "adamw_8bit":
-        make = _bitsandbytes(on_cuda)
+        make = check_bitsandbytes(on_cuda)
         found: torch.optim.Optimizer = make(parameters, **how, **moments)
         return found
     # On a GPU one kernel does the whole step and keeps no temporary copies of the moments.
@@ -76,8 +82,12 @@ def build_optimizer(
     return optimizer
 
 
-def _bitsandbytes(on_cuda: bool) -> Any:
-    """The class of AdamW with moments of one byte."""
+def check_bitsandbytes(on_cuda: bool) -> Any:
+    """The class of AdamW with moments of one byte.
+
+    Raises:
+        ConfigError: it cannot be used here.
+    """
     if not on_cuda:
         raise ConfigError(
             "optim.optimizer=adamw_8bit works on CUDA only. Set run.device: cuda, or "
@@ -152,7 +162,7 @@ _SMALL_8BIT = ("state1", "state2", "step")
 def _check_moments(
     optimizer: torch.optim.Optimizer, name: str, parameter: Tensor, found: Mapping[str, Tensor]
 ) -> None:
-    kind = type(optimizer).__name__
+    kind = type(optimizer).__name__.removeprefix("Sharded")
     expected = _MOMENTS.get(kind, ())
     if kind == "Adafactor":
         factored = ("col_var", "row_var", "step")

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from trainer.config import ObjectiveConfig
 from trainer.methods.protocol import PassLimits, TokenTerm
 from trainer.models.lora import frozen_policy
-from trainer.models.packed_attention import use_packing
-from trainer.models.packing import segment_batches
+from trainer.models.packed_attention import use_packing, use_sharing
+from trainer.models.packing import segment_batches, tree_batches
 from trainer.models.policy import SegmentBatch, collate, evaluation_mode, pad_rows, token_logprobs
 from trainer.objectives import (
     Denominators,
@@ -162,7 +162,7 @@ def base_backward(
     device = next(model.parameters()).device
     for micro, batch in passes(model, [step.segments[i] for i in rows], limits):
         chosen = [rows[i] for i in micro]
-        stats.work += Work.of(batch.run_lengths, batch.trained)
+        stats.work += Work.of(batch.run_lengths, batch.trained, batch.shared_lengths)
         turns_B = [step.turns[i] for i in chosen]
         with precision(device, limits.bf16):
             new_B_T, entropy_B_T = token_logprobs(model, batch, entropy=config.entropy_coef > 0)
@@ -289,11 +289,22 @@ def passes(
 ) -> Iterator[tuple[list[int], SegmentBatch]]:
     """Micro-batches of the segments, each with the indices of its rows."""
     device = next(model.parameters()).device
-    packed = use_packing(model, limits.packing) if segments else False
+    if not segments:
+        return
+    packed = use_packing(model, limits.packing)
     ids = [segment.ids for segment in segments]
-    for micro in segment_batches(ids, limits.micro_batch_tokens, packed=packed):
+    batches = None
+    if use_sharing(model, limits.packing, packed):
+        batches = tree_batches(ids, limits.micro_batch_tokens, packed=packed)
+    shared = batches is not None
+    if batches is None:
+        batches = segment_batches(ids, limits.micro_batch_tokens, packed=packed)
+    for micro in batches:
         chosen = [segments[i] for i in micro]
-        yield micro, collate(chosen, pad_id=limits.pad_id, device=device, packed=packed)
+        yield (
+            micro,
+            collate(chosen, pad_id=limits.pad_id, device=device, packed=packed, shared=shared),
+        )
 
 
 def precision(device: torch.device, bf16: bool) -> torch.autocast:

@@ -14,6 +14,7 @@ from trainer.auxiliary.sero import weigh_tokens
 from trainer.branches.ahead import Ahead
 from trainer.branches.branching import Brancher, GrownRoot, score, step_rows
 from trainer.branches.records import depth_at, weighting
+from trainer.branches.thoughts import ThinkingBrancher
 from trainer.learning.batch import partition
 from trainer.learning.update import AuxiliaryRow, auxiliary_backward
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup, Step
@@ -33,7 +34,9 @@ class Sero(Method):
         self.brancher: Brancher | None = None
         if setup.make_env is not None:
             env = None if section.workers else setup.make_env()
-            self.brancher = Brancher(setup.config, section, env, setup.student, setup.sampler)
+            in_turn = setup.student.context == "chat" and section.think_mode == "sampled"
+            brancher = ThinkingBrancher if in_turn else Brancher
+            self.brancher = brancher(setup.config, section, env, setup.student, setup.sampler)
         self._ahead: Ahead[list[GrownRoot]] | None = None
         self._branch_s: float | None = None
         self.roots: Sequence[GrownRoot] = ()

@@ -24,13 +24,26 @@ from trainer.errors import ConfigError
 
 __all__ = [
     "AdaptersOff",
+    "adapted_layers",
     "adapter_state",
     "add_adapters",
+    "check_peft",
     "frozen_policy",
     "has_adapters",
     "load_adapter_state",
     "merged",
 ]
+
+
+def check_peft() -> None:
+    """Raises `ConfigError` where peft is missing."""
+    try:
+        import peft  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            "lora.rank > 0 needs peft, which is not installed: pip install 'sero-rl[lora]'. Or set "
+            "lora.rank: 0."
+        ) from error
 
 
 def add_adapters(model: nn.Module, section: LoraConfig) -> nn.Module:
@@ -43,18 +56,14 @@ def add_adapters(model: nn.Module, section: LoraConfig) -> nn.Module:
     Raises:
         ConfigError: peft is not installed, or `lora.targets` names no linear layer.
     """
-    try:
-        import peft  # type: ignore[import-not-found, unused-ignore]
-    except ImportError as error:
-        raise ConfigError(
-            "lora.rank > 0 needs peft, which is not installed: pip install 'sero-rl[lora]'. Or set "
-            "lora.rank: 0."
-        ) from error
+    check_peft()
+    import peft  # type: ignore[import-not-found, unused-ignore]
+
     settings = peft.LoraConfig(
         r=section.rank,
         lora_alpha=section.alpha,
         lora_dropout=0.0,
-        target_modules=_targets(model, section),
+        target_modules=adapted_layers(model, section),
         bias="none",
         task_type="CAUSAL_LM",
     )
@@ -146,8 +155,12 @@ def _adapters(policy: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in policy.named_parameters() if "lora_" in name}
 
 
-def _targets(model: nn.Module, section: LoraConfig) -> list[str]:
-    """Last parts of the names of the layers that get adapters."""
+def adapted_layers(model: nn.Module, section: LoraConfig) -> list[str]:
+    """Last parts of the names of the layers that get adapters.
+
+    Raises:
+        ConfigError: `lora.targets` names no linear layer of this model.
+    """
     head: Any = getattr(model, "get_output_embeddings", lambda: None)()
     known = sorted(
         {

@@ -4,7 +4,8 @@ A packed row (1, N) has position ids that start again at 0 for every sequence, a
 transformers sees such a row it keeps the sequences apart: flash attention by their boundaries,
 `eager` and `sdpa` by a mask of N x N. Such a mask costs memory, keeps sdpa from its fast kernels
 and makes the time of a row grow with N squared, so for `sdpa` there is an attention here that
-runs one causal call a sequence instead. It is registered with transformers under a name of its
+runs one causal call a sequence instead, or, where sequences share their first tokens, those of
+`trainer.models.tree_attention`. It is registered with transformers under a name of its
 own; a model that is switched to it and gets no packed row does what `sdpa` does.
 
 Nothing is taken on trust: `packs` tries a model once and answers False where a sequence sees its
@@ -16,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -26,16 +28,36 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from trainer.errors import ConfigError
-from trainer.models.lean import lean_of
+from trainer.models.lean import Lean, lean_of
+from trainer.models.prefix_tree import prefix_tree
+from trainer.models.tree_attention import TreeRow, tree_row
 
-__all__ = ["PACKED_SDPA", "pack_arguments", "packed_row", "packs", "use_packing"]
+__all__ = [
+    "PACKED_SDPA",
+    "pack_arguments",
+    "packed_row",
+    "packs",
+    "shares",
+    "short_way",
+    "use_packing",
+    "use_sharing",
+]
 
 PACKED_SDPA = "packed_sdpa"
 _PLAIN = ("sdpa", PACKED_SDPA)
 _FLASH = "flash_attention"
 
+
+class _Found(NamedTuple):
+    """What was found out of a model with the attention `name`."""
+
+    name: str
+    packs: bool
+    shares: bool
+
+
 _without_mask: ContextVar[bool] = ContextVar("without_mask", default=False)
-_known: WeakKeyDictionary[nn.Module, tuple[str, bool]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[nn.Module, _Found] = WeakKeyDictionary()
 
 
 def _attention(
@@ -44,16 +66,26 @@ def _attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    packed_lengths: Sequence[int] | None = None,
+    packed_parts: Sequence[int] | TreeRow | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """`sdpa`, one causal call for each of `packed_lengths`. Shapes as transformers has them."""
-    if packed_lengths is None:
+    """`sdpa`, one causal call for each of the lengths `packed_parts`, or those of a tree.
+
+    Shapes as transformers has them.
+    """
+    if packed_parts is None:
         whole: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, **kwargs
         )
         return whole
-    parts = (torch.split(x, list(packed_lengths), dim=2) for x in (query, key, value))
+    if isinstance(packed_parts, TreeRow):
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+            found: Tensor = sdpa_attention_forward(module, q, k, v, mask, **kwargs)[0]
+            return found
+
+        return packed_parts.whole(query, key, value, attend), None
+    parts = (torch.split(x, list(packed_parts), dim=2) for x in (query, key, value))
     seen = [
         sdpa_attention_forward(module, q, k, v, None, **kwargs)[0]
         for q, k, v in zip(*parts, strict=True)
@@ -98,15 +130,20 @@ def packed_row(
 
 @contextmanager
 def pack_arguments(
-    model: nn.Module, position_1_N: Tensor, lengths: Sequence[int]
+    model: nn.Module, position_1_N: Tensor, packed: Sequence[int] | TreeRow
 ) -> Iterator[dict[str, Any]]:
-    """Keyword arguments of a forward pass over a packed row, which has to be inside the block."""
+    """Keyword arguments of a forward pass over a packed row, which has to be inside the block.
+
+    Args:
+        packed: lengths of the sequences, or the tree that the row holds (see `shares`).
+    """
     if implementation(model) != PACKED_SDPA:
         yield {"position_ids": position_1_N}
         return
     token = _without_mask.set(True)
     try:
-        yield {"position_ids": position_1_N, "packed_lengths": tuple(lengths)}
+        held = packed if isinstance(packed, TreeRow) else tuple(packed)
+        yield {"position_ids": position_1_N, "packed_parts": held}
     finally:
         _without_mask.reset(token)
 
@@ -126,7 +163,7 @@ def use_packing(model: nn.Module, wanted: bool | None) -> bool:
     if wanted is None:
         if not implementation(model) or implementation(model) == "eager":
             return False
-        if next(model.parameters()).device.type == "cpu" and lean_of(model) is not None:
+        if short_way(model) is not None:
             return False
         return packs(model) and is_fast(model)
     if not packs(model):
@@ -137,6 +174,26 @@ def use_packing(model: nn.Module, wanted: bool | None) -> bool:
     return True
 
 
+def use_sharing(model: nn.Module, wanted: bool | None, packed: bool) -> bool:
+    """Whether what segments have in common is run once, in one row.
+
+    Models with a shorter way on a CPU take a tree of their own making; others where they pack by
+    `packed_sdpa`. The rest share whole segments only (`trainer.models.packing.chains`).
+
+    Args:
+        wanted: `optim.packing`.
+        packed: what `use_packing` has answered.
+    """
+    if wanted is False:
+        return False
+    return shares(model) if packed else short_way(model) is not None
+
+
+def short_way(model: nn.Module) -> Lean | None:
+    """`lean_of` on a CPU. Elsewhere a packed pass of the model itself is as good."""
+    return lean_of(model) if next(model.parameters()).device.type == "cpu" else None
+
+
 def packs(model: nn.Module) -> bool:
     """Whether packed rows give this model's own states. Tried once; `sdpa` is switched to
     `packed_sdpa` where every layer is plainly causal."""
@@ -144,11 +201,16 @@ def packs(model: nn.Module) -> bool:
     body = getattr(model, "get_decoder", lambda: model)()
     if not name or body is model:
         return False
-    if model not in _known or _known[model][0] != name:
+    if model not in _known or _known[model].name != name:
         if name == "sdpa" and _plainly_causal(model):
             model.set_attn_implementation(PACKED_SDPA)  # type: ignore[operator]
-        _known[model] = implementation(model), _separate(model)
-    return _known[model][1]
+        _known[model] = _probe(model)
+    return _known[model].packs
+
+
+def shares(model: nn.Module) -> bool:
+    """Whether a packed row may hold what its sequences have in common once. Tried with `packs`."""
+    return packs(model) and _known[model].shares
 
 
 def _plainly_causal(model: nn.Module) -> bool:
@@ -159,12 +221,13 @@ def _plainly_causal(model: nn.Module) -> bool:
     return set(kinds) == {"full_attention"}
 
 
-def _separate(model: nn.Module) -> bool:
-    """Three sequences packed, alone, and packed behind another neighbour."""
+def _probe(model: nn.Module) -> _Found:
+    """Three sequences packed, alone, and packed behind another neighbour; four in a tree."""
     device = next(model.parameters()).device
     size = int(getattr(model.config, "vocab_size", 8))
     rows = [[(7 * i + 3 * n + 1) % size for i in range(n)] for n in (5, 1, 6)]
     other = [[(i + 1) % size for i in rows[0]], *rows[1:]]
+    branches = [[*rows[2][:4], 0, 1], [*rows[2][:4], 0], [*rows[2][:4], 2 % size], rows[0]]
     policy: Any = model
     body = policy.get_decoder()
 
@@ -174,28 +237,49 @@ def _separate(model: nn.Module) -> bool:
             states: Tensor = body(input_ids=ids, use_cache=False, **packed).last_hidden_state[0]
         return states
 
+    def alone(some: Sequence[Sequence[int]]) -> Tensor:
+        found = [
+            body(input_ids=torch.tensor([row], device=device), use_cache=False).last_hidden_state[0]
+            for row in some
+        ]
+        return torch.cat(found)
+
+    exact = not implementation(model).startswith(_FLASH)
+
+    def same(left: Tensor, right: Tensor) -> bool:
+        # bfloat16 has 8 bits: kernels may differ in the last of them.
+        rough = 1e-4 if exact and left.dtype == torch.float32 else 5e-2
+        return bool(torch.allclose(left.float(), right.float(), rtol=rough, atol=rough))
+
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         with torch.no_grad(), _half_for_flash(model, device):
             together, beside = run(rows), run(other)
-            alone = torch.cat(
-                [
-                    body(input_ids=torch.tensor([row], device=device), use_cache=False)
-                    .last_hidden_state[0]
-                    for row in rows
-                ]
-            )  # fmt: skip
+            behind = len(rows[0])
+            if not torch.equal(together[behind:], beside[behind:]):
+                return _Found(implementation(model), False, False)
+            packs = same(together, alone(rows))
+            tree = packs and implementation(model) == PACKED_SDPA
+            if tree:
+                tree = same(_in_tree(model, body, branches, device), alone(branches))
     finally:
         for module in training:
             module.training = True
-    behind = len(rows[0])
-    if not torch.equal(together[behind:], beside[behind:]):
-        return False
-    exact = together.dtype == torch.float32 and not implementation(model).startswith(_FLASH)
-    # bfloat16 has 8 bits: kernels may differ in the last of them.
-    rough = 1e-4 if exact else 5e-2
-    return bool(torch.allclose(together.float(), alone.float(), rtol=rough, atol=rough))
+    return _Found(implementation(model), packs, tree)
+
+
+def _in_tree(
+    model: nn.Module, body: Any, rows: Sequence[Sequence[int]], device: torch.device
+) -> Tensor:
+    """States of all tokens, row by row, where what they have in common is run once."""
+    tree = prefix_tree(rows, least=1)
+    path_of = {i: path for group, path in zip(tree.groups, tree.paths, strict=True) for i in group}
+    every = np.concatenate([path_of[i][: len(row)] for i, row in enumerate(rows)])
+    ids, places = (torch.from_numpy(x)[None].to(device) for x in (tree.ids, tree.places))
+    with pack_arguments(model, places, tree_row(tree, every, device)) as packed:
+        states: Tensor = body(input_ids=ids, use_cache=False, **packed).last_hidden_state[0]
+    return states[torch.from_numpy(every).to(device)]
 
 
 def _half_for_flash(model: nn.Module, device: torch.device) -> torch.autocast:

@@ -3,16 +3,22 @@
 A causal model's states at a token depend on what stands before it and on nothing else. So where
 the ids of one segment are the first ids of another, the longer one's pass holds every state of the
 shorter one: in a conversation each turn's ids begin with those of the turn before, and one pass a
-trajectory serves all of its turns.
+trajectory serves all of its turns. Where segments only begin alike, the beginning can be run once
+(`trainer.models.prefix_tree`).
 """
 
 from __future__ import annotations
 
-import sys
-from array import array
 from collections.abc import Sequence
 
-__all__ = ["chains", "cut_groups", "micro_batches", "row_batches", "segment_batches"]
+from trainer.models.prefix_tree import Sharing, chains_in_order, common_tokens
+
+__all__ = ["chains", "cut_groups", "micro_batches", "row_batches", "segment_batches",
+           "tree_batches"]  # fmt: skip
+
+# What a segment takes from others is gathered for it in each layer and kept for the backward pass:
+# keys and values, less than a sixteenth of all that is kept of a token.
+_KEPT = 16
 
 
 def chains(ids: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -22,26 +28,10 @@ def chains(ids: Sequence[Sequence[int]]) -> list[list[int]]:
     groups are in the order of their first members. Every index is in exactly one group. Of several
     longer ones an index joins one, whose choice depends on the ids alone.
 
-    Time: a sort by content, O(total tokens + n log n * common prefix) with a small constant.
-
     Args:
         ids: n token sequences, ids from 0 to 2^32 - 1.
     """
-    keys = [_sortable(row) for row in ids]
-    # Whatever begins with a row's bytes follows it at once, so the next row is the one to look at.
-    order = sorted(range(len(keys)), key=lambda i: (keys[i], i))
-    groups: list[list[int]] = []
-    following = b""
-    for place in range(len(order) - 1, -1, -1):
-        index = order[place]
-        if groups and following.startswith(keys[index]):
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-        following = keys[index]
-    for group in groups:
-        group.sort(key=lambda i: (len(ids[i]), i))
-    return sorted(groups, key=min)
+    return sorted(chains_in_order(ids), key=min)
 
 
 def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
@@ -91,6 +81,42 @@ def segment_batches(
     return [[i for row in batch for i in groups[row]] for batch in rows]
 
 
+def tree_batches(
+    ids: Sequence[Sequence[int]], max_tokens: int, *, packed: bool = False
+) -> list[list[int]] | None:
+    """`segment_batches` that run common first tokens once, as `prefix_tree` has them.
+
+    Segments that begin alike follow each other, so they come into one batch, and each batch is
+    filled by what is run of it, and by a `_KEPT`th of what its segments take from others.
+
+    Returns:
+        None where it does not pay: less than an eighth of the tokens, padding included, would be
+        saved. Gathering keys and values costs as much for prompts of 700 tokens, and half as much
+        for prompts of 100, in a model of 0.7 million parameters on a CPU; less in larger ones.
+    """
+    groups = chains_in_order(ids)
+    lengths = [len(ids[group[-1]]) for group in groups]
+    common = common_tokens([ids[group[-1]] for group in groups])
+    sharing = Sharing()
+    batches: list[list[int]] = []
+    run = filled = taken = 0
+    for group, length, alike in zip(groups, lengths, common, strict=True):
+        shared = sharing.take(alike)
+        filled += length - shared
+        taken += shared
+        if not batches or filled + taken // _KEPT > max_tokens:
+            sharing.restart()
+            batches.append([])
+            shared, filled, taken = 0, length, 0
+        batches[-1].extend(group)
+        run += length - shared
+    plain = sum(
+        sum(lengths[i] for i in batch) if packed else len(batch) * max(lengths[i] for i in batch)
+        for batch in row_batches(lengths, max_tokens, packed=packed)
+    )
+    return batches if 8 * run <= 7 * plain else None
+
+
 def cut_groups(groups: Sequence[Sequence[int]], parts: int) -> list[list[int]]:
     """Deals groups out to `parts` parts of about as many members, in their order; none is cut.
 
@@ -104,11 +130,3 @@ def cut_groups(groups: Sequence[Sequence[int]], parts: int) -> list[list[int]]:
         dealt[(2 * before + len(group)) * parts // (2 * total) if group else 0].extend(group)
         before += len(group)
     return [sorted(part) for part in dealt]
-
-
-def _sortable(ids: Sequence[int]) -> bytes:
-    """Bytes whose order is that of the ids, four bytes each, the same on every machine."""
-    words = array("I", ids)
-    if sys.byteorder == "little":
-        words.byteswap()
-    return words.tobytes()

@@ -5,8 +5,9 @@ are divided by the sampling temperature in float32: the sampler reports log-prob
 distribution, so any other scale would make importance ratios differ from 1 at the start.
 
 A segment whose ids begin another one's has no row of its own: it is read from the longer one's
-(`trainer.models.packing.chains`). Rows are padded, or packed one behind the other without padding
-(`trainer.models.packed_attention`); every tensor that leaves this module is (B, T) all the same.
+(`trainer.models.packing.chains`). Rows are padded, or packed without padding
+(`trainer.models.packed_attention`), or all beginnings are run once (`trainer.models.prefix_tree`);
+every tensor that leaves this module is (B, T) all the same.
 
 Axis letters: B segments, R rows that are run, L tokens of a row, T trained tokens of a segment, N
 trained tokens in all, H hidden size, V vocabulary.
@@ -17,10 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import compress
+from itertools import chain, compress
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -28,9 +30,12 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainer.errors import ConfigError
 from trainer.models.lean import lean_of
-from trainer.models.packed_attention import pack_arguments, packed_row
+from trainer.models.packed_attention import pack_arguments, packed_row, short_way
 from trainer.models.packing import chains
 from trainer.models.packing import micro_batches as micro_batches
+from trainer.models.plain_head import has_plain_head
+from trainer.models.prefix_tree import PrefixTree, prefix_tree
+from trainer.models.tree_attention import TreeRow, tree_row
 from trainer.objectives.entropy import token_entropy
 from trainer.rollouts.data import Segment
 
@@ -59,6 +64,9 @@ class SegmentBatch:
         lengths: real tokens of each segment.
         run_lengths: real tokens of each sequence that is run: rows, or sequences in the packed row.
         place_1_L: int64, position ids of the packed row; None where rows are padded.
+        before_B_T: int64, index into L of what stands before each trained token.
+        shared_lengths: tokens of each sequence that an earlier one runs for it.
+        tree: attention of a row in which common prefixes are once; None: there are none.
     """
 
     ids_R_L: Tensor
@@ -71,7 +79,10 @@ class SegmentBatch:
     temperature_B: Tensor
     lengths: tuple[int, ...]
     run_lengths: tuple[int, ...]
+    before_B_T: Tensor
+    shared_lengths: tuple[int, ...]
     place_1_L: Tensor | None = None
+    tree: TreeRow | None = None
 
     @property
     def trained(self) -> int:
@@ -106,51 +117,65 @@ def collate(
     pad_id: int = 0,
     device: torch.device | str = "cpu",
     packed: bool = False,
+    shared: bool = False,
 ) -> SegmentBatch:
     """One batch of segments. Lengths come from the segments, never from ids.
 
     Args:
         packed: all in one row without padding; for models that `packed_attention.packs`.
+        shared: packed, and what segments have in common at their beginning is there once; for
+            what `packed_attention.use_sharing` allows.
 
     Raises:
         ValueError: no segment at all.
     """
     if not segments:
         raise ValueError("cannot collate an empty list of segments")
-    groups = chains([s.ids for s in segments])
-    run = [segments[group[-1]].ids for group in groups]
-    row_of = {index: row for row, group in enumerate(groups) for index in group}
-    place: Tensor | None = None
-    starts = [0] * len(run)
-    if packed:
-        ids, place, starts = packed_row(run, device)
-    else:
-        ids = pad_rows(run, torch.int64, fill=pad_id, device=device)
+    ids = [s.ids for s in segments]
     masks = [s.loss_mask for s in segments]
+    row_of = [0] * len(ids)
+    place: Tensor | None = None
+    tree: PrefixTree | None = None
+    if shared:
+        tree = prefix_tree(ids)
+        run = tree.run_lengths
+        paths = {i: p.tolist() for g, p in zip(tree.groups, tree.paths, strict=True) for i in g}
+        row, place = (torch.from_numpy(x)[None].to(device) for x in (tree.ids, tree.places))
+    else:
+        groups = chains(ids)
+        longest = [ids[group[-1]] for group in groups]
+        run = tuple(map(len, longest))
+        starts = [0] * len(run)
+        if packed:
+            row, place, starts = packed_row(longest, device)
+        else:
+            row = pad_rows(longest, torch.int64, fill=pad_id, device=device)
+            row_of = [r for _, r in sorted((i, r) for r, g in enumerate(groups) for i in g)]
+        paths = {i: range(s, s + n) for s, n, g in zip(starts, run, groups, strict=True) for i in g}
 
     def rows(values: Sequence[Sequence[float]], dtype: torch.dtype, fill: float = 0) -> Tensor:
         """(B, T) of the values at trained tokens."""
         chosen = [list(compress(row, mask)) for row, mask in zip(values, masks, strict=True)]
         return pad_rows(chosen, dtype, fill=fill, device=device)
 
-    position = rows(
-        [range(starts[row_of[i]], starts[row_of[i]] + len(s.ids)) for i, s in enumerate(segments)],
-        torch.int64,
-    )
+    # The first token is never trained (see `Segment`), so it needs none before it.
+    before = [list(compress(paths[i], mask[1:])) for i, mask in enumerate(masks)]
+    flat = np.array(list(chain.from_iterable(before)), dtype=np.int64)
     return SegmentBatch(
-        ids_R_L=ids,
-        row_B=torch.tensor(
-            [0 if packed else row_of[i] for i in range(len(segments))], device=device
-        ),
-        position_B_T=position,
-        labels_B_T=rows([s.ids for s in segments], torch.int64),
+        ids_R_L=row,
+        row_B=torch.tensor(row_of, device=device),
+        position_B_T=rows([paths[i][: len(s)] for i, s in enumerate(ids)], torch.int64),
+        labels_B_T=rows(ids, torch.int64),
         mask_B_T=rows(masks, torch.bool),
         old_B_T=rows([s.logprobs for s in segments], torch.float32),
         turn_B_T=rows([s.token_turn for s in segments], torch.int64, -1),
         temperature_B=torch.tensor([s.temperature for s in segments], device=device),
-        lengths=tuple(len(s.ids) for s in segments),
-        run_lengths=tuple(len(row) for row in run),
+        lengths=tuple(map(len, ids)),
+        run_lengths=run,
+        before_B_T=pad_rows(before, torch.int64, device=device),
+        shared_lengths=(0,) * len(run) if tree is None else tuple(tree.shared),
         place_1_L=place,
+        tree=None if tree is None else tree_row(tree, flat, device),
     )
 
 
@@ -166,9 +191,6 @@ def token_logprobs(
         model: called on (R, L) ids without an attention mask: padding is on the right.
         batch: from `collate`.
         entropy: also return the entropy of the tempered distribution at each token.
-
-    Returns:
-        `TokenLogprobs` of float32 (B, T).
     """
     mask = batch.mask_B_T
     labels = batch.labels_B_T[mask]
@@ -206,7 +228,10 @@ def token_hidden(
     None where a model's logits are more than head(hidden).
     """
     row_N, before_N = _places(batch)
-    lean = lean_of(model) if batch.place_1_L is None else None
+    lean = lean_of(model) if batch.place_1_L is None else short_way(model) if batch.tree else None
+    if lean is not None and batch.tree is not None and batch.place_1_L is not None:
+        hidden = lean.hidden_in_tree(batch.ids_R_L, batch.place_1_L, batch.tree)
+        return hidden.index_select(0, batch.tree.slot), lean.head
     if lean is not None:
         position_R_P, slot_N = _by_row(row_N, before_N, len(batch.ids_R_L))
         return lean.hidden_at(batch.ids_R_L, position_R_P)[row_N, slot_N], lean.head
@@ -220,7 +245,7 @@ def token_hidden(
 
 def _places(batch: SegmentBatch) -> tuple[Tensor, Tensor]:
     """Row, and index into L, of what stands before each trained token: (N,) and (N,)."""
-    return batch.row_B[_rows(batch)], batch.position_B_T[batch.mask_B_T] - 1
+    return batch.row_B[_rows(batch)], batch.before_B_T[batch.mask_B_T]
 
 
 def _by_row(row_N: Tensor, place_N: Tensor, rows: int) -> tuple[Tensor, Tensor]:
@@ -239,7 +264,8 @@ def _pass(model: nn.Module, batch: SegmentBatch) -> Iterator[dict[str, Any]]:
     """Arguments of a forward pass besides the ids; layers that are to be recomputed will be."""
     packed: AbstractContextManager[dict[str, Any]] = nullcontext({})
     if batch.place_1_L is not None:
-        packed = pack_arguments(model, batch.place_1_L, batch.run_lengths)
+        parts = batch.run_lengths if batch.tree is None else batch.tree
+        packed = pack_arguments(model, batch.place_1_L, parts)
     with packed as arguments, _recomputing(model):
         yield arguments
 
@@ -354,7 +380,7 @@ def body_and_head(model: nn.Module) -> tuple[Any, Any]:
     """The model as (body, head), or (None, None) where logits are more than head(hidden).
 
     Some architectures scale or cap their logits after the head. Instead of a list of names,
-    a probe of four tokens compares both ways once for each model.
+    each model is tried once, see `trainer.models.plain_head`.
     """
     get_body = getattr(model, "get_decoder", None)
     get_head = getattr(model, "get_output_embeddings", None)
@@ -364,10 +390,6 @@ def body_and_head(model: nn.Module) -> tuple[Any, Any]:
     if body is None or head is None or body is model:
         return None, None
     if model not in _head_paths:
-        device = next(model.parameters()).device
-        probe = torch.arange(4, device=device)[None] % int(getattr(head, "out_features", 4))
-        with evaluation_mode(model), torch.no_grad():
-            whole = model(input_ids=probe, use_cache=False).logits
-            parts = head(body(input_ids=probe, use_cache=False).last_hidden_state)
-        _head_paths[model] = bool(torch.allclose(whole, parts, rtol=1e-3, atol=1e-4))
+        with evaluation_mode(model):
+            _head_paths[model] = has_plain_head(model, body, head)
     return (body, head) if _head_paths[model] else (None, None)

@@ -19,7 +19,7 @@ from trainer import rng
 from trainer.errors import ConfigError
 from trainer.generation.base import GenerationRequest, Sampler
 from trainer.rollouts.rollout import Student
-from trainer.rollouts.tokens import encode_rendered, encode_text
+from trainer.rollouts.tokens import encode_rendered
 
 __all__ = [
     "Chat",
@@ -178,4 +178,5 @@ def encode_chat(tokenizer: Any, chat: Chat) -> list[int]:
     """
     if getattr(tokenizer, "chat_template", None):
         return encode_rendered(chat, tokenizer, "chat")
-    return encode_text(tokenizer, "\n\n".join(message["content"] for message in chat) + "\n")
+    text = "\n\n".join(message["content"] for message in chat) + "\n"
+    return encode_rendered(text, tokenizer, "text")

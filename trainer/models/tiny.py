@@ -21,6 +21,8 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import logging
 
 from agent_envs.errors import SeroError
+from trainer.config.sections import SMALLEST_VOCABULARY
+from trainer.runs.manifest import MANIFEST, check_policy_files, policy_files, write_manifest
 
 PAD_TOKEN = "<pad>"
 END_TOKEN = "<end>"
@@ -58,9 +60,10 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 640) -> PreTrainedTo
     Raises:
         ValueError: `vocab_size` has no room for bytes and tags.
     """
-    floor = 256 + len(TAGS) + 2
-    if vocab_size < floor:
-        raise ValueError(f"vocab_size is {vocab_size}; bytes and tags alone need {floor}")
+    if vocab_size < SMALLEST_VOCABULARY:
+        raise ValueError(
+            f"vocab_size is {vocab_size}; bytes and tags alone need {SMALLEST_VOCABULARY}"
+        )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -129,32 +132,43 @@ def initialise(model: nn.Module, *, seed: int, std: float) -> None:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
 
 
-def save_policy(folder: str | Path, model: Any, tokenizer: Any) -> None:
-    """Write weights (safetensors), config and tokenizer into `folder`."""
+def save_policy(
+    folder: str | Path, model: Any, tokenizer: Any, *, with_manifest: bool = False
+) -> None:
+    """Write weights (safetensors), config and tokenizer into `folder`.
+
+    Args:
+        with_manifest: and a hash of each file. `load_policy` compares them, so a file that is
+            damaged or edited later is not taken for the policy.
+    """
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
+    (path / MANIFEST).unlink(missing_ok=True)
     with _no_progress_bar():
         model.save_pretrained(path)
     tokenizer.save_pretrained(path)
+    if with_manifest:
+        write_manifest(path, policy_files(path))
 
 
 def load_policy(
-    folder: str | Path, *, dtype: torch.dtype = torch.float32
+    folder: str | Path, *, dtype: torch.dtype = torch.float32, verified: bool = False
 ) -> tuple[Any, PreTrainedTokenizerFast]:
     """Read a policy written by `save_policy`, or any local causal model; nothing is downloaded.
 
+    Args:
+        verified: its files have just been compared with its manifest, as `load_checkpoint` does.
+
     Raises:
         ModelFolderError: the folder or one of its files is missing or unreadable.
+        CheckpointError: a file is not as its manifest says; a folder without one has no say.
     """
     from transformers import AutoModelForCausalLM
 
     path = Path(folder)
-    for name in ("config.json", "tokenizer_config.json"):
-        if not (path / name).is_file():
-            raise ModelFolderError(
-                f"{path} holds no policy: {name} is missing. Give a folder with a model, its "
-                "config and its tokenizer."
-            )
+    if not verified and path.is_dir():
+        check_policy_files(path)
+    check_policy_folder(path)
     try:
         with torch.random.fork_rng(devices=[]), _no_progress_bar():
             model = AutoModelForCausalLM.from_pretrained(
@@ -164,6 +178,22 @@ def load_policy(
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise ModelFolderError(f"cannot load the policy in {path}: {error}") from error
     return model.eval(), tokenizer
+
+
+def check_policy_folder(folder: str | Path, field: str | None = None) -> None:
+    """Raises `ModelFolderError` where a folder lacks a file that every policy has.
+
+    Args:
+        field: of the config that names the folder, for the message.
+    """
+    path = Path(folder)
+    for name in ("config.json", "tokenizer_config.json"):
+        if not (path / name).is_file():
+            lead = "" if field is None else f"{field}={folder}: "
+            raise ModelFolderError(
+                f"{lead}{path} holds no policy: {name} is missing. Give a folder with a model, its "
+                "config and its tokenizer."
+            )
 
 
 def _tokenizer_class(path: Path) -> Any:

@@ -6,34 +6,21 @@ The terminal and the page say the same. What is read here is the object of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from oracles.bench.outcomes import NOT_REPEATED
+from trainer.oracle_bench.explained_model import (
+    of_format,
+    of_reach,
+    of_scale,
+    of_sweep,
+)
+from trainer.oracle_bench.words import Figure, Section, microseconds, number, percent, wins_of
 
-__all__ = ["Figure", "Section", "microseconds", "percent", "sections", "wins_from_visited"]
+__all__ = ["sections", "wins_from_visited"]
 
 Result = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure: a short name, its value, and what it means, as one sentence."""
-
-    name: str
-    value: str
-    meaning: str
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Figures that answer one question; `key` names it."""
-
-    key: str
-    title: str
-    question: str
-    figures: tuple[Figure, ...]
 
 
 def sections(result: Result) -> tuple[Section, ...]:
@@ -46,41 +33,13 @@ def sections(result: Result) -> tuple[Section, ...]:
         Section("gate", "Gate", "Is there something to learn from it?", _of(_gate, result)),
         Section("cost", "Cost", "What does it add to an iteration?", _of(_cost, result)),
         Section("leaks", "Hidden knowledge", "Could the policy know it, too?", _of(_leaks, result)),
-        Section("reach", "Reach", "How far would the policy follow?", _of(_reach, result)),
-        Section("scale", "Gradient", "How strong is it beside the base?", _of(_scale, result)),
-        Section("format", "Format", "Does it teach the reply format away?", _of(_format, result)),
-        Section("sweep", "Weights tried", "Which weight trains best?", _of(_sweep, result)),
+        Section("reach", "Reach", "How far would the policy follow?", _of(of_reach, result)),
+        Section("scale", "Gradient", "How strong is it beside the base?", _of(of_scale, result)),
+        Section("format", "Format", "Does it teach the reply format away?", _of(of_format, result)),
+        Section("sweep", "Weights tried", "Which weight trains best?", _of(of_sweep, result)),
         Section("missing", "Not measured", "What has no figure, and why.", _of(_missing, result)),
     )
     return tuple(section for section in found if section.figures)
-
-
-def percent(share: float | None, digits: int = 1) -> str:
-    """A share for people.
-
-    >>> percent(0.256), percent(1.0), percent(None), percent(0.00004), percent(0.0)
-    ('25.6 %', '100 %', '–', '< 0.1 %', '0 %')
-    """
-    if share is None:
-        return "–"
-    if share in (0, 1):
-        return f"{share:.0%}".replace("%", " %")
-    if abs(share) < 0.5 * 10 ** -(digits + 2):
-        return f"< {10**-digits:.{digits}f} %"
-    return f"{100 * share:.{digits}f} %"
-
-
-def microseconds(value: float | None) -> str:
-    """A time for people.
-
-    >>> microseconds(12.34), microseconds(3456.0), microseconds(2.5e6), microseconds(None)
-    ('12 µs', '3.5 ms', '2.5 s', '–')
-    """
-    if value is None:
-        return "–"
-    if value < 1e3:
-        return f"{value:.0f} µs"
-    return f"{value / 1e3:.1f} ms" if value < 1e6 else f"{value / 1e6:.1f} s"
 
 
 def wins_from_visited(result: Result) -> tuple[int, int, float | None]:
@@ -92,21 +51,6 @@ def wins_from_visited(result: Result) -> tuple[int, int, float | None]:
 
 def _of(part: Any, result: Result) -> tuple[Figure, ...]:
     return tuple(part(result))
-
-
-def _share(share: Mapping[str, Any], count: str) -> str:
-    n = share[count]
-    if not n:
-        return "–"
-    interval = f"{100 * share['low']:.1f}–{100 * share['high']:.1f} %"
-    return f"{share['wins']} of {n}, {percent(share['share'])} (95 % interval {interval})"
-
-
-def _number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:.{digits}g}"
-
-
-# ------------------------------------------------------------------------------ without a model
 
 
 def _restore(result: Result) -> Iterator[Figure]:
@@ -136,7 +80,7 @@ def _oracle(result: Result) -> Iterator[Figure]:
     oracle, gate = result["oracle_figures"], result["gate"]
     yield Figure(
         "oracle, from the start",
-        _share(oracle["from_reset"], "tasks"),
+        wins_of(oracle["from_reset"], "tasks"),
         "Tasks that it wins from their first state; what it cannot do there it will hardly do "
         "from a worse place.",
     )
@@ -157,7 +101,7 @@ def _oracle(result: Result) -> Iterator[Figure]:
     steps = oracle["steps"]
     yield Figure(
         "steps to success",
-        f"{_number(steps['mean'])} on average, at most {_number(steps['max'])}",
+        f"{number(steps['mean'])} on average, at most {number(steps['max'])}",
         "Commands of the branches that succeed; each is one row of training data.",
     )
     times = oracle["decision_us"]
@@ -289,128 +233,6 @@ def _leaks(result: Result) -> Iterator[Figure]:
         "only as guesses. Lucky guesses count as well, so an oracle that knows nothing hidden has "
         "some, too.",
     )
-
-
-# ------------------------------------------------------------------------------ with a model
-
-
-def _reach(result: Result) -> Iterator[Figure]:
-    reach = result["reach"]
-    if reach is None:
-        return
-    yield Figure(
-        "effective depth",
-        f"{reach['effective_depth']:.2f} steps",
-        "Sum of the weights w of a branch: as many of its steps count in the loss, the later "
-        "ones only as far as the policy would get there.",
-    )
-    yield Figure(
-        "effective rows",
-        f"{reach['ess']:.2f}",
-        "As many rows of equal weight would be as noisy; far below the length of a branch, its "
-        "later rows hardly matter.",
-    )
-    yield Figure(
-        "weight beyond the root",
-        percent(reach["beyond_root_share"]),
-        "Of all weight, what lies on steps after the first; near 0 the branch teaches one command.",
-    )
-    yield Figure(
-        "rows without weight",
-        f"{percent(reach['pruned_share'])} left out, {percent(reach['underflow_share'])} too small "
-        "to tell from 0",
-        "Rows that are left out before the model sees them, and rows whose weight vanishes.",
-    )
-    if reach["agreement_corr"] is not None:
-        yield Figure(
-            "z and agreement",
-            f"correlation {reach['agreement_corr']:+.2f}",
-            "Whether the policy does what the oracle does where z is high; near 0, z tells little.",
-        )
-
-
-def _scale(result: Result) -> Iterator[Figure]:
-    scale = result["scale"]
-    if scale is None:
-        return
-    yield Figure(
-        "gradient norms",
-        f"base {_number(scale['base_norm'])}, oracle {_number(scale['oracle_norm'])} at weight 1",
-        "How far either would move the policy; the weight brings the second to the size of the "
-        "first.",
-    )
-    yield Figure(
-        "cosine",
-        "–" if scale["cosine"] is None else f"{scale['cosine']:+.2f}",
-        "Whether they pull in the same direction (1), across (0) or against each other (-1).",
-    )
-    suggested: Sequence[float] = scale["suggested"]
-    yield Figure(
-        "weights to try",
-        ", ".join(f"{weight:g}" for weight in suggested) or _none_suggested(scale),
-        "Weights at which the oracle's gradient is 0.1 to 1 times the base's: felt, and not in "
-        "charge.",
-    )
-    rules = scale.get("rules")
-    if rules:
-        yield Figure(
-            "other rules",
-            ", ".join(f"{rule} {_number(norm)}" for rule, norm in rules.items()),
-            "The oracle's gradient norm at weight 1 under each rule for the weights of a branch's "
-            "steps: by reachability (sero), all alike (flat), the first alone (root), by "
-            "reachability with each branch divided by the sum of its weights (mass).",
-        )
-
-
-def _none_suggested(scale: Mapping[str, Any]) -> str:
-    """Where the band lies if no weight that was measured is in it."""
-    base, oracle = scale["base_norm"], scale["oracle_norm"]
-    if not base or not oracle:
-        return "none of those measured"
-    band = f"{_number(0.1 * base / oracle)} to {_number(base / oracle)}"
-    tried = ", ".join(f"{row['weight']:g}" for row in scale["weights"])
-    return f"none of those measured ({tried}), but {band}"
-
-
-_FORMAT = (
-    ("think_first", "think first", "begin with the think tag"),
-    ("format_valid", "well-formed", "have the form that the prompt asks for"),
-    ("command_valid", "accepted", "send a command that the environment accepts"),
-)
-
-
-def _format(result: Result) -> Iterator[Figure]:
-    drift = result.get("format_drift")
-    if drift is None:
-        return
-    for key, name, what in _FORMAT:
-        before, after = drift["before"].get(key), drift["after"].get(key)
-        yield Figure(
-            f"replies, {name}",
-            f"{percent(before)} before, {percent(after)} after",
-            f"Share of the policy's replies that {what}, before and after {drift['steps']} steps "
-            "of the auxiliary loss alone; it should not fall.",
-        )
-
-
-def _sweep(result: Result) -> Iterator[Figure]:
-    sweep = result["sweep"]
-    if sweep is None:
-        return
-    for split in dict.fromkeys(row["split"] for row in sweep["rows"]):
-        rows = [row for row in sweep["rows"] if row["split"] == split]
-        shares = (
-            f"{row['weight']:g}: {percent(row['success'])} "
-            f"({100 * row['low']:.0f}–{100 * row['high']:.0f})"
-            for row in rows
-        )
-        yield Figure(
-            f"success by weight, {split}",
-            ", ".join(shares),
-            f"After training with each weight (iterations: {sweep['iterations']}, seeds: "
-            f"{len(sweep['seeds'])}, episodes played: {rows[0]['n']}), with 95 % intervals; those "
-            "that overlap widely decide nothing.",
-        )
 
 
 _PARTS = {"reach": "reach", "scale": "gradient", "format_drift": "format"}

@@ -15,13 +15,8 @@ from typing import Any
 
 from trainer.cli.common import printable
 from trainer.oracle_bench import plots
-from trainer.oracle_bench.explained import (
-    Section,
-    microseconds,
-    percent,
-    sections,
-    wins_from_visited,
-)
+from trainer.oracle_bench.explained import sections, wins_from_visited
+from trainer.oracle_bench.words import Section, microseconds, percent
 from trainer.report.charts import phase_bar, phase_colour
 from trainer.runs.outputs import write_text
 

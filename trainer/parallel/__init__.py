@@ -6,5 +6,6 @@ Promises (tests/trainer/parallel/):
    that of one process, however unequally the turns are spread.
 2. Rollouts are keyed, so those of all ranks together are those of one process.
 3. A rank without rows takes part in every step and holds nobody up.
-4. Rank 0 writes the run folder, in the form that a single process writes and reads.
+4. Ranks that wait for one that failed end with its message.
+5. Rank 0 writes the run folder, in the form that a single process writes and reads.
 """

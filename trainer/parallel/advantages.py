@@ -2,7 +2,8 @@
 
 Whole groups stay on one rank, so what is computed within groups is computed at home. Objectives
 that whiten over the batch need every turn's reward: ranks exchange skeletons of their turns (ids,
-rewards, token counts, log-probs; no text), and each computes all advantages and keeps its own.
+rewards, token counts, log-probs, a critic's values; no text), and each computes all advantages and
+keeps its own.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import torch
 from torch import Tensor
 
 from trainer.config import ObjectiveConfig, RolloutConfig
+from trainer.config.parallel_rules import WHITENED
 from trainer.learning.base_advantages import BaseAdvantages, base_advantages
 from trainer.objectives.groups import GroupError
 from trainer.parallel.context import Group
-from trainer.parallel.support import WHITENED
 from trainer.rollouts.data import Segment, Turn
 
 __all__ = ["shared_advantages"]
@@ -30,6 +31,7 @@ def shared_advantages(
     objective: ObjectiveConfig,
     rollout: RolloutConfig,
     reference: Sequence[Tensor] | None,
+    values: Sequence[Tensor] | None,
     group: Group,
 ) -> BaseAdvantages:
     """`base_advantages` of this rank's turns, as part of all ranks'.
@@ -40,10 +42,12 @@ def shared_advantages(
         GroupError: no rank has a group, and the objective needs groups.
     """
     if objective.name in WHITENED:
-        return _of_all(turns, segments, objective, rollout, reference, group)
+        return _of_all(turns, segments, objective, rollout, reference, values, group)
     found, error = None, None
     try:
-        found = base_advantages(turns, segments, objective, rollout, reference=reference)
+        found = base_advantages(
+            turns, segments, objective, rollout, values=values, reference=reference
+        )
     except GroupError as caught:
         error = caught
     held, failed = group.any([found is not None and bool(turns), error is not None])
@@ -63,25 +67,41 @@ def _of_all(
     objective: ObjectiveConfig,
     rollout: RolloutConfig,
     reference: Sequence[Tensor] | None,
+    values: Sequence[Tensor] | None,
     group: Group,
 ) -> BaseAdvantages:
+    given = {"reference": reference, "values": values}
     mine = [
-        _packed(turn, segment, None if reference is None else reference[i])
+        {
+            **_packed(turn, segment),
+            **{k: None if rows is None else rows[i].tolist() for k, rows in given.items()},
+        }
         for i, (turn, segment) in enumerate(zip(turns, segments, strict=True))
     ]
     parts = group.gather(mine)
     rows = [row for part in parts for row in part]
+
+    def tensors(key: str) -> list[Tensor] | None:
+        if given[key] is None:
+            return None
+        return [torch.tensor(row[key], dtype=torch.float64) for row in rows]
+
     everything = base_advantages(
         [_turn(row) for row in rows],
         [_segment(row) for row in rows],
         objective,
         rollout,
-        reference=None
-        if reference is None
-        else [torch.tensor(row["reference"], dtype=torch.float32) for row in rows],
+        values=tensors("values"),
+        reference=tensors("reference"),
     )
     first = sum(len(part) for part in parts[: group.rank])
-    return replace(everything, tokens=everything.tokens[first : first + len(mine)])
+    own = slice(first, first + len(mine))
+    return replace(
+        everything,
+        tokens=everything.tokens[own],
+        targets=None if everything.targets is None else everything.targets[own],
+        target_mask=None if everything.target_mask is None else everything.target_mask[own],
+    )
 
 
 _FACTS = (
@@ -90,14 +110,13 @@ _FACTS = (
 )  # fmt: skip
 
 
-def _packed(turn: Turn, segment: Segment, reference: Tensor | None) -> dict[str, Any]:
+def _packed(turn: Turn, segment: Segment) -> dict[str, Any]:
     """What whitened advantages are computed from, as a JSON value."""
     trained = zip(segment.logprobs, segment.loss_mask, strict=True)
     return {
         **{name: getattr(turn, name) for name in _FACTS},
         "replies": len(turn.response_ids),
         "logprobs": [value for value, keep in trained if keep],
-        "reference": None if reference is None else reference.tolist(),
     }
 
 

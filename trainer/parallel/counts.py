@@ -15,23 +15,35 @@ import torch
 from trainer.config import ObjectiveConfig
 from trainer.learning.update import BaseStep, LossStats, step_counts
 from trainer.metrics import mean_or_none
-from trainer.objectives import Denominators, PolicyStats
+from trainer.objectives import Aggregation, Denominators, PolicyStats
 from trainer.parallel.context import Group
 from trainer.planning.accounting import Work
 
-__all__ = ["add_stats", "share_of", "shared_mean", "shared_stats", "shared_step"]
+__all__ = [
+    "add_stats",
+    "aggregation_count",
+    "share_of",
+    "shared_mean",
+    "shared_stats",
+    "shared_step",
+]
 
 
 def share_of(own: Denominators, total: Denominators, config: ObjectiveConfig) -> float:
     """What a rank's part of the loss, divided by its `own` counts, is multiplied by."""
     # A sequence's ratio is averaged over sequences, whatever the aggregation.
-    how = "seq-mean-token-mean" if config.ratio == "sequence" else config.aggregation
-    if how == "seq-mean-token-sum-norm":  # divides by a constant
+    how: Aggregation = "seq-mean-token-mean" if config.ratio == "sequence" else config.aggregation
+    mine, everybody = aggregation_count(own, how), aggregation_count(total, how)
+    if mine is None or not everybody:
         return 1.0
-    mine, everybody = (
-        (own.tokens, total.tokens) if how == "token-mean" else (own.sequences, total.sequences)
-    )
-    return mine / everybody if everybody else 1.0
+    return mine / everybody
+
+
+def aggregation_count(counts: Denominators, how: Aggregation) -> int | None:
+    """What an aggregation divides by; None for a constant."""
+    if how == "seq-mean-token-sum-norm":
+        return None
+    return counts.tokens if how == "token-mean" else counts.sequences
 
 
 def shared_step(base: BaseStep, config: ObjectiveConfig, group: Group) -> tuple[BaseStep, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,17 @@ from trainer.generation.base import streaming
 from trainer.iteration import Trainer
 from trainer.learning.learner import Learner
 from trainer.methods.protocol import Method, Setup
+from trainer.models.lora import has_adapters
 from trainer.parallel.context import Group
+from trainer.parallel.critic import SharedCritic
 from trainer.parallel.evaluation import evaluate_shared
 from trainer.parallel.metrics import joined_metrics
+from trainer.parallel.rounds import collect_shared_rounds
 from trainer.parallel.shard import part_of
 from trainer.parallel.wrap import (
     copy_weights,
     put_whole_moments,
+    put_whole_weights,
     share,
     whole_optimizer,
     whole_policy,
@@ -54,8 +58,15 @@ class ParallelTrainer(Trainer):
         super().__init__(config, folder, whole, tokenizer, **options)
         trained = share(model, group, packing=config.optim.packing)
         self.learner = Learner(
-            config, trained, self.student, options.get("reference"), self.methods, None, group
+            config,
+            trained,
+            self.student,
+            options.get("reference"),
+            self.methods,
+            self._critic(),
+            group,
         )
+        self._played = 0, 0, 0  # trajectories, groups, groups that were kept
         self.own = part_of(config.rollout.tasks, group.rank, group.world)
         del self.envs[max(len(self.own), 1) * config.rollout.rollouts :]
 
@@ -71,21 +82,37 @@ class ParallelTrainer(Trainer):
         setup = Setup(c, self.student, model, new_env, self.sampler)
         return make_shared_methods(setup, self.group)
 
+    def _critic(self) -> SharedCritic | None:
+        whole = self.learner.critic
+        return None if whole is None else SharedCritic(self.config, whole.model, self.group)
+
     def iterate(self, iteration: int) -> dict[str, Any]:
         metrics = super().iterate(iteration)
-        groups = len(self.own)
-        return joined_metrics(metrics, groups * self.config.rollout.rollouts, groups, self.group)
+        return joined_metrics(metrics, *self._played, self.group)
 
     def collect(self, iteration: int) -> Collected:
         """This rank's groups of the iteration, under the names that one process gives them."""
         self.refresh()
-        c = self.config
-        drawn = iteration * c.rollout.tasks
-        tasks = tasks_from(self.task_ids, drawn, c.rollout.tasks, c.run.seed)
-        episodes = self.episodes(iteration, [(i, tasks[i]) for i in self.own])
-        played = play(episodes, self.envs, self.student, self.sampler, self.play_settings())
-        self.groups_drawn = drawn + c.rollout.tasks
-        return Collected(played, played, len(self.own), {})
+        c, settings = self.config, self.play_settings()
+        rounds = bool(c.objective.dynamic_rounds)
+        drawn = self.groups_drawn if rounds else iteration * c.rollout.tasks
+
+        def play_round(number: int) -> list[Trajectory]:
+            first = number * c.rollout.tasks
+            tasks = tasks_from(self.task_ids, drawn + first, c.rollout.tasks, c.run.seed)
+            episodes = self.episodes(iteration, [(first + i, tasks[i]) for i in self.own])
+            return play(episodes, self.envs, self.student, self.sampler, settings)
+
+        if rounds:
+            found = collect_shared_rounds(c, play_round, self.group)
+            self.groups_drawn = drawn + found.groups
+        else:
+            played = play_round(0)
+            found = Collected(played, played, len(self.own), {})
+            self.groups_drawn = drawn + c.rollout.tasks
+        sampled, kept = (len({t.episode.uid for t in ts}) for ts in (found.sampled, found.kept))
+        self._played = len(found.sampled), sampled, kept
+        return found
 
     def refresh(self) -> None:
         if not self.group.sharded:
@@ -122,7 +149,9 @@ class ParallelTrainer(Trainer):
 
     def save(self, iteration: int) -> Path:
         """A checkpoint in the form of one process: any number of processes can go on from it."""
-        with self._whole():
+        critic = self.learner.critic
+        gathered = critic.gathered() if isinstance(critic, SharedCritic) else nullcontext()
+        with self._whole(), gathered:
             path = self.folder.checkpoints / f"{iteration:06d}"
             if self.group.writes:
                 path = super().save(iteration)
@@ -135,6 +164,8 @@ class ParallelTrainer(Trainer):
             if self.group.sharded:
                 twin, moments = self.learner.model, self.learner.optimizer
                 put_whole_moments(twin, moments, model, optimizer)
+                if has_adapters(twin):  # else the policy was loaded from the checkpoint
+                    put_whole_weights(model, dict(twin.named_parameters()))
 
     @contextmanager
     def _whole(self) -> Iterator[tuple[Any, Any]]:
@@ -143,7 +174,7 @@ class ParallelTrainer(Trainer):
         kept = learner.model, learner.optimizer
         if self.group.sharded:
             twin = whole_policy(learner.model, self.acting)
-            moments = whole_optimizer(learner.model, learner.optimizer, twin, self.config.optim)
+            moments = whole_optimizer(*kept, twin, self.config.optim, self.group)
             learner.model, learner.optimizer = twin, moments
         try:
             yield kept

@@ -17,10 +17,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from trainer.config import Config
 from trainer.errors import ConfigError
 from trainer.parallel.context import ALONE, Group
+from trainer.parallel.failures import telling
 
 __all__ = ["joined", "own_config", "own_folder", "processes"]
 
@@ -66,17 +69,24 @@ def joined(
 ) -> Iterator[Group]:
     """The group whose members meet at `method` (torch's init method).
 
-    A rank that waits longer than `parallel.timeout_s` for the others fails.
+    A rank that waits longer than `parallel.timeout_s` for the others fails. One that fails tells
+    the others why before it leaves, so that they can say so where they wait for it.
+
+    Raises:
+        RankError: another rank failed, and this one cannot go on without it.
     """
+    timeout = timedelta(seconds=config.parallel.timeout_s)
+    # Otherwise torch would keep the store to itself.
+    store, *_ = next(iter(rendezvous(method, rank, world, timeout=timeout)))
     dist.init_process_group(
         "nccl" if device.startswith("cuda") else "gloo",
-        init_method=method,
+        store=PrefixStore("processes", store),
         rank=rank,
         world_size=world,
-        timeout=timedelta(seconds=config.parallel.timeout_s),
+        timeout=timeout,
     )
     try:
-        with _every_rank_saves():
+        with _every_rank_saves(), telling(PrefixStore("failures", store), rank):
             yield Group(rank, world, device, config.parallel.mode == "fsdp")
     finally:
         dist.destroy_process_group()

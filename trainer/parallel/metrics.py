@@ -20,32 +20,36 @@ _SUMS = frozenset(
         "perf/model_flops",
     }
 )  # fmt: skip
-_SLOWEST = ("time/", "iteration_s", "sero/branch_s")
+_SUM_ENDINGS = ("/rows", "/pairs", "/roots", "/asked", "/data_rows", "/oracle_s")
+_LARGEST = ("time/", "iteration_s", "sero/branch_s", "context_overflow_longest")
 # Already of all ranks where the learner returns them, or the same everywhere.
 _COMMON = (
     "loss/", "grad/", "lr", "clip_fraction", "dual_clip_fraction", "kl_old", "advantage_abs_mean",
-    "optimizer_steps", "skipped_", "nonfinite_", "iteration",
+    "optimizer_steps", "skipped_", "nonfinite_", "iteration", "critic/", "dynamic/",
 )  # fmt: skip
 _PER_TURN = frozenset(
     {"command_valid_share", "invalid_action_rate", "format_valid_share", "invalid_format_rate"}
 )
-_PER_TRAJECTORY = frozenset({"success_rate", "score_mean", "episode_steps"})
-_PER_GROUP = frozenset({"frac_degenerate_groups", "mixed_group_share", "sero/eligible_share"})
+_PER_TRAJECTORY = frozenset(
+    {"success_rate", "score_mean", "episode_steps", "context_overflow_share"}
+)
+_PER_GROUP = frozenset({"frac_degenerate_groups", "mixed_group_share"})
 _PER_TOKEN = frozenset({"entropy", "kl_reward"})
 
 
 def joined_metrics(
-    metrics: Mapping[str, Any], trajectories: int, groups: int, group: Group
+    metrics: Mapping[str, Any], trajectories: int, groups: int, kept: int, group: Group
 ) -> dict[str, Any]:
     """The figures of one rank, and how much it has of what they are means of, as those of all.
 
     Args:
         trajectories: that this rank played.
         groups: that they are of.
+        kept: groups that this rank learnt from.
     """
     if group.alone:
         return dict(metrics)
-    found = merged(group.gather([dict(metrics), trajectories, groups]))
+    found = merged(group.gather([dict(metrics), trajectories, groups, kept]))
     seconds = found.get("iteration_s")
     if seconds and "tokens_per_s" in found:
         found["tokens_per_s"] = (found["prompt_tokens"] + found["response_tokens"]) / seconds
@@ -53,7 +57,7 @@ def joined_metrics(
 
 
 def merged(parts: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """One dict of several (metrics, trajectories, groups), one a rank.
+    """One dict of several (metrics, trajectories, groups, kept groups), one a rank.
 
     A figure that is in none of the lists above is a mean over roots (`sero/`, see `_roots`), else
     over the ranks that have it. `None` has no weight; tables of counts are added.
@@ -64,8 +68,8 @@ def merged(parts: Sequence[Sequence[Any]]) -> dict[str, Any]:
 
 def _merged(key: str, parts: Sequence[Sequence[Any]]) -> Any:
     pairs = [
-        (metrics[key], _weight(key, metrics, trajectories, groups))
-        for metrics, trajectories, groups in parts
+        (metrics[key], _weight(key, metrics, *had))
+        for metrics, *had in parts
         if metrics.get(key) is not None
     ]
     values = [value for value, _ in pairs]
@@ -76,9 +80,9 @@ def _merged(key: str, parts: Sequence[Sequence[Any]]) -> Any:
         return {name: sum(value.get(name, 0) for value in values) for name in names}
     if not all(isinstance(value, int | float) for value in values):
         return values[0]
-    if key in _SUMS:
+    if key in _SUMS or key.endswith(_SUM_ENDINGS):
         return sum(values)
-    if key.startswith(_SLOWEST) and key != "iteration":
+    if key.startswith(_LARGEST) and key != "iteration":
         return max(values)
     if key.startswith(_COMMON):
         return values[0]
@@ -86,13 +90,17 @@ def _merged(key: str, parts: Sequence[Sequence[Any]]) -> Any:
     return sum(value * weight for value, weight in pairs) / total if total else values[0]
 
 
-def _weight(key: str, metrics: Mapping[str, Any], trajectories: int, groups: int) -> float:
+def _weight(
+    key: str, metrics: Mapping[str, Any], trajectories: int, groups: int, kept: int
+) -> float:
     if key in _PER_TURN:
         return float(metrics["turns"])
     if key in _PER_TRAJECTORY:
         return float(trajectories)
     if key in _PER_GROUP:
         return float(groups)
+    if key == "sero/eligible_share":
+        return float(kept)
     if key in _PER_TOKEN:
         return float(metrics["response_tokens"])
     return _roots(key, metrics) if key.startswith("sero/") else 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -58,54 +58,76 @@ def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:
 
 
 class _Meeting:
-    """Counts the ranks that still have passes to make; see `even_passes`."""
+    """In front of every pass of a sharded model: ranks agree which kind of pass comes next."""
 
-    def __init__(self) -> None:
+    def __init__(self, empty: EmptyPass) -> None:
         self.group: Group | None = None
+        self._empty = empty
+        self._answering = False
 
     def __call__(self, module: nn.Module, arguments: Any) -> None:
-        if self.group is not None:
-            self.group.sum([1.0])
+        if self.group is None or self._answering:
+            return
+        gradient = torch.is_grad_enabled()
+        # Passes without a gradient come first; who wants the other kind helps with them.
+        while self._kinds(gradient)[0] and gradient:
+            self._answer(module, gradient=False)
 
+    def finish(self, module: nn.Module) -> None:
+        """Takes part in the passes of the others until nobody has any left."""
+        while True:
+            plain, learning = self._kinds(None)
+            if not plain and not learning:
+                return
+            self._answer(module, gradient=not plain)
+
+    def _kinds(self, wanted: bool | None) -> tuple[bool, bool]:
+        """Whether some rank wants a pass without a gradient, and one with."""
+        assert self.group is not None
+        plain, learning = self.group.any([wanted is False, wanted is True])
+        return plain, learning
+
+    def _answer(self, module: nn.Module, *, gradient: bool) -> None:
+        self._answering = True
+        try:
+            with torch.set_grad_enabled(gradient):
+                found = self._empty(module)
+                if gradient:
+                    (found.sum() * 0.0).backward()  # type: ignore[no-untyped-call]
+        finally:
+            self._answering = False
+
+
+EmptyPass = Callable[[Any], Tensor]
+"""A pass of a model over next to nothing, in the way of its real ones; its result is summed."""
 
 _meetings: WeakKeyDictionary[nn.Module, _Meeting] = WeakKeyDictionary()
 
 
-def meets(model: nn.Module) -> None:
+def meets(model: nn.Module, empty: EmptyPass) -> None:
     """Makes a sharded model ready for `even_passes`."""
-    meeting = _meetings[model] = _Meeting()
+    meeting = _meetings[model] = _Meeting(empty)
     # In front of the hook that gathers weights: ranks meet before they exchange anything else.
     model.register_forward_pre_hook(meeting, prepend=True)
 
 
 @contextmanager
-def even_passes(model: nn.Module, group: Group, *, gradient: bool) -> Iterator[None]:
+def even_passes(model: nn.Module, group: Group) -> Iterator[None]:
     """Ranks may make different numbers of forward passes inside the block.
 
     A pass of a sharded model gathers weights from every rank, so all have to make it. Before each
-    pass the ranks meet; those that have finished answer with passes of one token and loss 0 until
-    nobody has any left. Replicas need none of this.
-
-    Args:
-        gradient: whether the passes of the block have backward passes: all of them, or none.
+    pass the ranks meet; those that have finished, or want a pass of the other kind, answer with a
+    pass of one token and loss 0. Every pass with a gradient must have its backward pass before the
+    next pass, and nothing else may be exchanged inside the block. Replicas need none of this, nor
+    do models that are not sharded, such as a teacher of its own.
     """
-    if group.alone or not group.sharded:
+    meeting = _meetings.get(model)
+    if group.alone or not group.sharded or meeting is None or meeting.group is not None:
         yield
         return
-    meeting = _meetings[model]
     meeting.group = group
     try:
         yield
+        meeting.finish(model)
     finally:
         meeting.group = None
-    while group.sum([0.0])[0] > 0:
-        _empty_pass(model, gradient)
-
-
-def _empty_pass(model: nn.Module, gradient: bool) -> None:
-    device = next(model.parameters()).device
-    ids = torch.zeros(1, 1, dtype=torch.int64, device=device)
-    with torch.set_grad_enabled(gradient):
-        logits: Tensor = model(input_ids=ids, use_cache=False).logits
-        if gradient:
-            (logits.sum() * 0.0).backward()  # type: ignore[no-untyped-call]

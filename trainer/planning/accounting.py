@@ -125,7 +125,8 @@ class Work:
 
     Attributes:
         tokens: of all sequences, without padding, shared prefixes once.
-        pairs: (query, key) pairs of causal attention, the sum of L (L + 1) / 2.
+        pairs: (query, key) pairs of causal attention, the sum of L (L + 1) / 2 and, where S
+            tokens before them are shared, of L S.
         trained: tokens whose log-prob was wanted, so that the head was run before them.
     """
 
@@ -134,10 +135,16 @@ class Work:
     trained: int = 0
 
     @classmethod
-    def of(cls, lengths: Iterable[int], trained: int) -> Work:
-        """Of sequences of these lengths."""
+    def of(cls, lengths: Iterable[int], trained: int, shared: Iterable[int] | None = None) -> Work:
+        """Of sequences of these lengths.
+
+        Args:
+            shared: tokens before each that another sequence has run; `lengths` is without them.
+        """
         sizes = list(lengths)
-        return cls(sum(sizes), sum(n * (n + 1) // 2 for n in sizes), trained)
+        before = [0] * len(sizes) if shared is None else list(shared)
+        pairs = sum(n * (n + 1) // 2 + n * s for n, s in zip(sizes, before, strict=True))
+        return cls(sum(sizes), pairs, trained)
 
     def __add__(self, other: Work) -> Work:
         return Work(

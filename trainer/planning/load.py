@@ -23,7 +23,8 @@ class Load:
         trajectories, turns: the latter of each trajectory.
         prompt, reply: tokens of one turn; in `chat` context the prompt is what a turn adds.
         rows, length: sequences that passes run over, and tokens of each: one a turn, in `chat`
-            context one a trajectory.
+            context one a trajectory. What they have in common at their beginning is counted for
+            each; a run shares it where it can, and takes less.
     """
 
     trajectories: int

@@ -33,7 +33,7 @@ def memory_settings(config: Config) -> dict[str, Any]:
 
 
 def micro_batch(config: Config, load: Load) -> int:
-    """Tokens of the largest micro-batch: one that is longer than allowed goes alone."""
+    """Tokens that the largest micro-batch runs: one that is longer than allowed goes alone."""
     return min(max(config.optim.micro_batch_tokens, load.length), load.tokens)
 
 

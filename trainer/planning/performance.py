@@ -2,7 +2,8 @@
 
 Counted are the policy's own passes: sampling, scoring (where log-probs are recomputed, where there
 is a reference) and the base update. What auxiliary objectives and a critic run is in the seconds
-and not in the operations, so the utilisation is a lower bound.
+and not in the operations, and scoring is counted as if all that turns have in common were run once
+in it, so the utilisation is a lower bound.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from trainer.config import Config
 from trainer.metrics import perf_metrics
 from trainer.models.packing import chains
+from trainer.models.prefix_tree import prefix_tree
 from trainer.planning.accounting import (
     AccountingError,
     ModelShape,
@@ -56,7 +58,8 @@ def iteration_performance(
         chat = str(config.prompt.context) == "chat"
         flops = flops_of(shape, work_of(sampled, chat=chat), backward=False)
         if passes:
-            flops += passes * flops_of(shape, work_of(learnt, chat=chat), backward=False)
+            scored = work_of(learnt, chat=chat, shared=config.optim.packing is not False)
+            flops += passes * flops_of(shape, scored, backward=False)
         flops += flops_of(shape, update, frozen=config.lora.rank > 0)
     prompts = sum(len(turn.prompt_ids) for turn in sampled)
     replies = sum(len(turn.response_ids) for turn in sampled)
@@ -71,12 +74,19 @@ def iteration_performance(
     )
 
 
-def work_of(turns: Sequence[Turn], *, chat: bool = False) -> Work:
-    """One pass over these turns; in `chat` context a prefix of another turn is run once."""
+def work_of(turns: Sequence[Turn], *, chat: bool = False, shared: bool = False) -> Work:
+    """One pass over these turns.
+
+    In `chat` context a turn that is a prefix of another one is not run. With `shared` nothing that
+    turns have in common at their beginning is run twice: no pass, in however many batches, is less.
+    """
     trained = sum(len(turn.response_ids) for turn in turns)
-    if not chat:
-        return Work.of((len(t.prompt_ids) + len(t.response_ids) for t in turns), trained)
     ids = [(*turn.prompt_ids, *turn.response_ids) for turn in turns]
+    if shared:
+        tree = prefix_tree(ids, least=1)
+        return Work.of(tree.run_lengths, trained, tree.shared)
+    if not chat:
+        return Work.of(map(len, ids), trained)
     return Work.of((len(ids[group[-1]]) for group in chains(ids)), trained)
 
 

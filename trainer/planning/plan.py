@@ -18,9 +18,9 @@ from types import SimpleNamespace
 
 from trainer.config import Config
 from trainer.planning.accounting import ModelShape, flops_of, shape_of
-from trainer.planning.advice import FREE_SHARE, GB, advice, budget_of
+from trainer.planning.advice import FREE_SHARE, GB, advice, budget_of, needs
 from trainer.planning.load import Load, PlanError, load_of
-from trainer.planning.memory import checkpoint_bytes, disk_bytes, rollout_bytes, update_bytes
+from trainer.planning.memory import checkpoint_bytes, disk_bytes
 
 __all__ = [
     "FREE_SHARE",
@@ -71,12 +71,13 @@ class Plan:
     """What a run will take.
 
     Attributes:
-        update, rollout: bytes on the device by name, while each of the two goes on.
+        update, rollout: bytes on a device by name, while each of the two goes on.
         flops, seconds: of an iteration by phase; a time is None where the peak is not known.
         checkpoint: bytes of one checkpoint without its tokenizer; `disk`: of the whole run.
         fits: None where the device's memory is not known.
         advice: settings that make it fit, or why none does; empty where it fits.
         notes: what is assumed and what is left out.
+        processes: that share the run, each with a device; FLOPs are those of all of them.
     """
 
     shape: ModelShape
@@ -93,6 +94,7 @@ class Plan:
     advice: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     utilisation: Utilisation = field(default_factory=Utilisation)
+    processes: int = 1
 
     @property
     def peak(self) -> int:
@@ -128,8 +130,8 @@ def shape_for(config: Config, preset: str | None = None) -> ModelShape:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise PlanError(
-            f"The sizes of model.path cannot be read from {file}: {error}. Give a model's folder, "
-            f"or a shape: --shape {'|'.join(SHAPES)}."
+            f"The sizes of the model cannot be read: {error}. Give its folder, --model.path "
+            f"FOLDER, or its sizes, --shape {'|'.join(SHAPES)}."
         ) from error
     if not isinstance(data, dict):
         raise PlanError(f"{file} holds no mapping but {type(data).__name__}.")
@@ -142,10 +144,27 @@ def make_plan(
     load: Load,
     device: Device | None = None,
     utilisation: Utilisation | None = None,
+    processes: int = 1,
 ) -> Plan:
-    """The plan of a run of `config` with a policy of these sizes on one device."""
+    """The plan of a run of `config` with a policy of these sizes.
+
+    Args:
+        device: that of each process.
+        processes: how many share the run.
+
+    Raises:
+        PlanError: less than one process, or several and `parallel.mode` is none.
+    """
+    if processes < 1:
+        raise PlanError(f"--processes {processes} must be 1 or more.")
+    if processes > 1 and config.parallel.mode == "none":
+        raise PlanError(
+            f"--processes {processes} with parallel.mode=none: each would train alone. Add "
+            "--parallel.mode fsdp, which divides weights, gradients and moments, or ddp, which "
+            "divides the trajectories alone."
+        )
     where, shares = device or Device(), utilisation or Utilisation()
-    update, rollout = update_bytes(config, shape, load), rollout_bytes(config, shape, load)
+    update, rollout = needs(config, shape, load, processes)
     flops = _flops(config, shape, load)
     # What is recomputed in the backward pass costs time and is no model FLOP.
     again = 4 / 3 if config.optim.gradient_checkpointing else 1.0
@@ -155,18 +174,19 @@ def make_plan(
         "update": again / shares.update,
     }
     seconds = {
-        name: None if where.peak is None else amount * slow[name] / where.peak
+        name: None if where.peak is None else amount * slow[name] / (where.peak * processes)
         for name, amount in flops.items()
     }
     checkpoint = checkpoint_bytes(config, shape)
     plan = Plan(
         shape, load, where, config.run.iterations, update, rollout, flops, seconds, checkpoint,
-        disk_bytes(config, shape, checkpoint), None, notes=_notes(config), utilisation=shares,
+        disk_bytes(config, shape, checkpoint), None, notes=_notes(config, processes),
+        utilisation=shares, processes=processes,
     )  # fmt: skip
     if where.memory is None:
         return plan
     fits = plan.peak <= budget_of(where.memory)
-    what = () if fits else advice(config, shape, load, where.memory)
+    what = () if fits else advice(config, shape, load, where.memory, processes)
     return replace(plan, fits=fits, advice=what)
 
 
@@ -185,15 +205,23 @@ def _flops(config: Config, shape: ModelShape, load: Load) -> dict[str, float]:
     }
 
 
-def _notes(config: Config) -> tuple[str, ...]:
+def _notes(config: Config, processes: int) -> tuple[str, ...]:
     notes = [f"a tenth of the device's memory is left free ({FREE_SHARE:.0%})"]
     names = [name for name, _ in config.auxiliary.active()]
     if names:
         notes.append(f"what auxiliary objectives add is not counted: {', '.join(names)}")
-    if config.parallel.mode != "none":
+    mode = config.parallel.mode
+    if mode != "none" and processes == 1:
         notes.append(
-            "figures are of one process that does everything: "
-            f"parallel.mode={config.parallel.mode} divides the tokens, fsdp weights and moments too"
+            f"figures are of one process that does everything: parallel.mode={mode} divides them, "
+            "see --processes N"
+        )
+    elif mode != "none":
+        also = ", weights, gradients and moments" if mode == "fsdp" else ", nothing else"
+        notes.append(
+            f"memory is that of one of {processes} processes: parallel.mode={mode} divides "
+            f"trajectories{also}. An upper bound: rounded copies of weights are counted whole. "
+            "What the processes wait for each other is not counted"
         )
     if config.sampler.backend == "vllm":
         notes.append("the vLLM server's memory is not counted: it has a device of its own")

@@ -10,6 +10,8 @@ import gymnasium
 
 import agent_envs
 from agent_envs import Snapshot
+from trainer.worlds.checked import check_answer, check_began, name_of
+from trainer.worlds.named import somebodys
 
 __all__ = ["EnvPool", "PooledEnv", "Start", "Stepped", "proxies", "reset_envs", "step_envs"]
 
@@ -142,15 +144,30 @@ def step_envs(
 
 
 def reset_one(env: TextEnvironment, start: Start) -> Began:
-    """Starts a task in an environment of this process."""
+    """Starts a task in an environment of this process.
+
+    Raises:
+        NamedError: somebody's environment, or a wrapper of theirs, fails or gives no answer.
+    """
     task, seed = start
-    return env.reset(seed=seed, options={"task_id": task})
+    name = name_of(env)
+    if name is None:
+        return env.reset(seed=seed, options={"task_id": task})
+    with somebodys(f"{name}: reset"):
+        found = env.reset(seed=seed, options={"task_id": task})
+    began: Began = check_began(found, name)
+    return began
 
 
 def step_one(env: TextEnvironment, command: str, snapshots: bool) -> Stepped:
-    """One command to an environment of this process."""
+    """One command to an environment of this process. Raises as `reset_one`."""
     before = agent_envs.snapshot(env) if snapshots else None
-    return stepped(env.step(command), before)
+    name = name_of(env)
+    if name is None:
+        return stepped(env.step(command), before)
+    with somebodys(f"{name}: step"):
+        found = env.step(command)
+    return stepped(check_answer(found, name), before)
 
 
 def _by_pool(envs: Sequence[TextEnvironment]) -> dict[EnvPool | None, list[int]]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer.metrics import overflow_warning
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
@@ -127,10 +129,27 @@ EVIDENCE = ("loss", "nll", "added_abs_mean", "u_mean", "act_loss", "gap_mean", "
 """Figures of an auxiliary objective that are missing or 0 as long as it has nothing to train."""
 
 
+_WANTED = {
+    "format_only": ("format_valid_share", "no reply had the required form"),
+    "expert_iteration": ("success_rate", "no rollout solved its task"),
+}
+"""What an objective learns from, by the rollouts' figure that says whether there is any."""
+
+
+def _lacking(metrics: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    """What the rollouts did not have, of what an objective learns from."""
+    if all(row.get("turns") == 0 for row in metrics):
+        return ["no turn was played"]
+    figure, told = _WANTED.get(name, ("", ""))
+    values = [row.get(figure) for row in metrics]
+    return [f"{told} ({figure} 0)"] if figure and all(value == 0 for value in values) else []
+
+
 def idle(metrics: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:
     """A line for each of the auxiliary objectives `names` that trained nothing in any iteration.
 
-    It says which of the objective's own figures were 0 throughout, and why oracles were refused.
+    It says which of the objective's own figures were 0 throughout, why oracles were refused, and
+    what the rollouts lacked.
     """
     lines = []
     for name in names if metrics else ():
@@ -147,14 +166,23 @@ def idle(metrics: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str
         refused: Counter[str] = Counter()
         for reasons in values.get(f"{name}/invalid_reasons", ()):
             refused.update(reasons)
-        why = ", ".join([*zero[:4], *(f"{reason}: {n}" for reason, n in refused.most_common(3))])
+        why = ", ".join(
+            [
+                *zero[:4],
+                *(f"{reason}: {n}" for reason, n in refused.most_common(3)),
+                *_lacking(metrics, name),
+            ]
+        )
         line = f"{name} trained nothing in {counted(len(metrics), 'iteration')}"
         lines.append(f"{line}: {why}" if why else line)
     return lines
 
 
-def step_notes(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each kind of optimiser step that was left out, and of figure that was no number.
+def step_notes(
+    metrics: Sequence[Mapping[str, Any]], max_prompt_tokens: int | None = None
+) -> list[str]:
+    """A line for each kind of optimiser step that was left out, and of figure that was no number,
+    and one where most rollouts had a prompt beyond `max_prompt_tokens`.
 
     Skipped and refused steps are totals of the run, the critic's of each iteration.
     """
@@ -175,7 +203,18 @@ def step_notes(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
         (critic, f"{counted(critic, 'step')} of the critic refused: the gradient was not finite"),
         (figures, f"{counted(figures, 'figure')} of the log had no finite value and stand as null"),
     )
-    return [text for count, text in lines if count]
+    shares, longest = (
+        [row[key] for row in metrics if row.get(key) is not None]
+        for key in ("context_overflow_share", "context_overflow_longest")
+    )
+    overflow = overflow_warning(
+        sum(shares) / len(shares) if shares else None,
+        max(longest, default=None),
+        max_prompt_tokens,
+        "rollouts",
+    )
+    told = [] if overflow is None else [f"WARNING: {overflow}"]
+    return [*told, *(text for count, text in lines if count)]
 
 
 def how_it_ended(done: int, iterations: int, stop: str | None = None) -> str:
@@ -193,6 +232,10 @@ def how_it_ended(done: int, iterations: int, stop: str | None = None) -> str:
         return f"stopped early after {part}: no progress in evaluations"
     if stop == "nonfinite":
         return f"broken off after {part}: no gradient was finite any more"
+    if stop == "interrupted":
+        return f"interrupted after {part}"
+    if stop == "failed":
+        return f"broken off after {part}: an error, which its output has"
     if stop == "asked":
         return f"stopped after {part}, as asked"
     return f"finished, {counted(done, 'iteration')}" if done >= iterations else f"{part} so far"

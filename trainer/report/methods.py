@@ -48,7 +48,8 @@ def _one(metrics: Sequence[Mapping[str, Any]], name: str, drawn: Collection[str]
         f"Auxiliary objective: {name}",
         "Its own figures, one point an iteration; losses are without the objective's weight.",
         panels(metrics, small),
-        table(("figure", "first", "last", "mean", "iterations"), rows) if rows else "",
+        (table(("figure", "first", "last", "mean", "iterations"), rows) if rows else "")
+        + _gloss(figures),
     )
 
 
@@ -56,6 +57,19 @@ def _row(name: str, values: Sequence[float]) -> str:
     shown = (values[0], values[-1], math.fsum(values) / len(values))
     cells = "".join(f'<td class="n">{value:.4g}</td>' for value in shown)
     return f'<tr><td>{escape(name)}</td>{cells}<td class="n">{len(values)}</td></tr>'
+
+
+_GLOSSES = {
+    "z": "z: the student's probability of a token of the oracle's command, all branch states",
+    "z_root": "z root: the same at a branch's first state",
+    "effective_depth": "effective depth: sum of a branch's weights, how many of its steps count",
+}
+
+
+def _gloss(figures: Sequence[str]) -> str:
+    """What figures with short names are, for those that are there."""
+    told = [text for key, text in _GLOSSES.items() if f"sero/{key}" in figures]
+    return f'<p class="note">{escape("; ".join(told))}.</p>' if told else ""
 
 
 def _short(key: str, name: str) -> str:

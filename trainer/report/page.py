@@ -21,6 +21,7 @@ from trainer.report.data import Evaluation, Example, ReportData, Step
 from trainer.report.methods import auxiliaries
 from trainer.report.parts import panels, section, table, words
 from trainer.report.speed import speed
+from trainer.runs.outputs import write_text
 
 _PANELS = (
     Panel("Episodes won in training", (("success_rate", "share of rollouts"),), share=True),
@@ -45,17 +46,20 @@ _ORACLE_PANELS = (
     ),
     Panel(
         "Reach",
-        (("sero/z", "mean z, all branch states"), ("sero/z_root", "mean z at the root")),
+        (("sero/z", "z: all states of a branch"), ("sero/z_root", "z root: at its first state")),
         share=True,
     ),
-    Panel("Effective depth, steps", (("sero/effective_depth", "sum of weights"),)),
+    Panel("Effective depth, steps", (("sero/effective_depth", "sum of a branch's weights"),)),
 )
 
 
 def write_report(data: ReportData, path: Path) -> Path:
-    """Write the page to `path` (its folder is made) and return the path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(data), encoding="utf-8")
+    """Write the page to `path` (its folder is made) and return the path.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    write_text(path, render(data))
     return path
 
 
@@ -203,7 +207,9 @@ def _oracle(data: ReportData) -> str:
         "The oracle's branches",
         "From one visited state a task, the oracle plays on. The gate g is how much better it ends "
         "than the student did (0: nothing to learn, the branch has no loss); later steps weigh by "
-        "the chance z that the student would follow the oracle up to them.",
+        "the chance z that the student would follow the oracle up to them (z: its probability of a "
+        "token of the oracle's command; z root: at the branch's first state). The sum of a "
+        "branch's weights is its effective depth: how many of its steps count.",
         panels(data.metrics, _ORACLE_PANELS),
     )
 

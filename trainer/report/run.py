@@ -35,9 +35,26 @@ def evaluation_of(result: Mapping[str, Any], label: str) -> Evaluation:
 
 
 def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:
-    """All evaluation results of a run, the earliest first."""
+    """All evaluation results of a run, the earliest first.
+
+    Raises:
+        RunFolderError: one cannot be read, or is no result; names the file.
+    """
     files = sorted((folder.path / "eval").glob("*.json"))
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return [_read_evaluation(file) for file in files]
+
+
+def _read_evaluation(file: Path) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        evaluation_of(result, "")
+        int(result["iteration"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunFolderError(
+            f"{file} cannot be read as an evaluation result: {error!r}. Restore it, or move it "
+            "away: the report is of those that are left."
+        ) from error
+    return result
 
 
 def example_of(roots: Iterable[Mapping[str, Any]]) -> Example | None:
@@ -117,7 +134,7 @@ def read_run(
             # With weight 0 an objective is there to measure.
             idle=idle(metrics, [n for n, s in config.auxiliary.active() if s.weight > 0]),
             auxiliary=[name for name, _ in config.auxiliary.active()],
-            notes=step_notes(metrics),
+            notes=step_notes(metrics, config.prompt.max_prompt_tokens),
             stop=how_it_ended(
                 metrics[-1]["iteration"] + 1 if metrics else 0,
                 config.run.iterations,

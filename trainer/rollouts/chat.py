@@ -10,6 +10,9 @@ Promises (tests/trainer/chat/):
 3. A template that changes what was said, as those that drop the thoughts of earlier replies, is
    found out by rendering. Then every prompt is rendered anew from the conversation.
 4. A template that can be used neither way is refused before anything is played.
+5. The tokenizer of a tiny policy of ours, which has no chat template, speaks `TINY_TEMPLATE`.
+6. A conversation that is retold with another first message keeps its replies id for id, and what
+   the template puts between them.
 """
 
 from __future__ import annotations
@@ -20,9 +23,17 @@ from typing import Any
 
 from agent_envs.prompting import Message
 from trainer.errors import ConfigError
+from trainer.rollouts.control_tokens import harmless, harmless_messages
 from trainer.rollouts.tokens import encode_text
 
-__all__ = ["NOTHING_SAID", "ChatFormat", "ChatTemplateError", "Conversation"]
+__all__ = ["NOTHING_SAID", "TINY_TEMPLATE", "ChatFormat", "ChatTemplateError", "Conversation"]
+
+TINY_TEMPLATE = (
+    "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}<end>{% endif %}"
+    "{{ '\n' }}{% endfor %}"
+)
+"""A message, a line end, the reply, the end token: the first prompt is that of a plain text, which
+such a policy may have been taught with, and nothing needs a token of its own."""
 
 # Asked and answered with words that no template has; the second kind of reply has a thought.
 _ASKED = ("kupfer eins", "kupfer zwei", "kupfer drei")
@@ -61,7 +72,11 @@ class ChatFormat:
     """
 
     def __init__(self, tokenizer: Any, stop_ids: Collection[int]) -> None:
-        if not getattr(tokenizer, "chat_template", None):
+        self._template: str | None = None
+        """What is used in the place of the tokenizer's own."""
+        if not getattr(tokenizer, "chat_template", None) and _is_tiny(tokenizer):
+            self._template = TINY_TEMPLATE
+        elif not getattr(tokenizer, "chat_template", None):
             raise ChatTemplateError(
                 "prompt.context=chat needs a chat template, and the policy's tokenizer has none. "
                 "Give model.path the folder of a chat model, or use prompt.context=window."
@@ -95,9 +110,31 @@ class ChatFormat:
         if not said.messages or not self.append_only:
             text = self._text([*said.messages, message])
             return tuple(encode_text(self.tokenizer, text))
-        more = encode_text(self.tokenizer, self._before + message["content"] + self._after)
+        content = harmless(self.tokenizer, message["content"])
+        more = encode_text(self.tokenizer, self._before + content + self._after)
         sampled = said.ids[-1] == self.end_id
         return (*said.ids, *more[1 if sampled else 0 :])
+
+    def retold(self, said: Conversation, opening: str) -> Conversation:
+        """The conversation as if it had begun with another message; the rest stays as it was.
+
+        Raises:
+            ValueError: nothing was said, or the ids are not those of its first message.
+        """
+        if not said.messages:
+            raise ValueError("A conversation needs a first message to be retold with another one.")
+        first: Message = {"role": said.messages[0]["role"], "content": opening}
+        messages = (first, *said.messages[1:])
+        if not self.append_only:  # prompts are rendered from the messages
+            return Conversation(messages, said.ids)
+        before = self.prompt(NOTHING_SAID, said.messages[0])
+        if said.ids[: len(before)] != before:
+            raise ValueError(
+                "The ids of a conversation do not begin with those of its first message: they "
+                "were made with another tokenizer or another template. Give the run's own."
+            )
+        ids = (*self.prompt(NOTHING_SAID, first), *said.ids[len(before) :])
+        return Conversation(messages, ids)
 
     def _check_ids(self) -> None:
         """What is put behind a reply must be what the tokenizer makes of it within the whole."""
@@ -149,7 +186,8 @@ class ChatFormat:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    [dict(message) for message in messages],
+                    harmless_messages(self.tokenizer, messages),
+                    chat_template=self._template,
                     add_generation_prompt=True,
                     tokenize=False,
                 )
@@ -160,6 +198,15 @@ class ChatFormat:
                 "Use prompt.context=window, or a model whose template takes user and assistant "
                 "messages in turn."
             ) from error
+
+
+def _is_tiny(tokenizer: Any) -> bool:
+    """Whether it is one of `trainer.models.tiny`: its end token, and a token for each tag."""
+    from trainer.models.tiny import END_TOKEN, TAGS
+
+    if getattr(tokenizer, "eos_token", None) != END_TOKEN:
+        return False
+    return all(len(encode_text(tokenizer, tag)) == 1 for tag in TAGS)
 
 
 def _talk(replies: Sequence[str]) -> list[Message]:

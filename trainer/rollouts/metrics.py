@@ -25,12 +25,15 @@ def rollout_metrics(trajectories: Sequence[Trajectory], turns: Sequence[Turn]) -
     - format_valid_share: the reply had the required form; invalid_format_rate is the rest.
     - frac_degenerate_groups: groups of equal outcomes, success or not; mixed_group_share is the
       rest.
+    - context_overflows: trajectories that a prompt beyond the limit ended; context_overflow_share
+      of all of them, and context_overflow_longest, the longest such prompt in tokens.
     - entropy: mean of -log pi over sampled tokens, an unbiased estimate in nats per token.
     """
     outcomes: dict[str, set[bool]] = {}
     for trajectory in trajectories:  # not from turns: an episode may end before its first one
         outcomes.setdefault(trajectory.episode.uid, set()).add(trajectory.success)
     degenerate = mean_or_none(float(len(group) == 1) for group in outcomes.values())
+    overflowed = [t.stop_reason == CONTEXT_OVERFLOW for t in trajectories]
     valid = mean_or_none(float(t.command_valid) for t in turns)
     well_formed = mean_or_none(float(t.format_valid) for t in turns)
     logprobs = [value for turn in turns for value in turn.logprobs]
@@ -44,7 +47,10 @@ def rollout_metrics(trajectories: Sequence[Trajectory], turns: Sequence[Turn]) -
         "invalid_format_rate": None if well_formed is None else 1 - well_formed,
         "frac_degenerate_groups": degenerate,
         "mixed_group_share": None if degenerate is None else 1 - degenerate,
-        "context_overflows": sum(t.stop_reason == CONTEXT_OVERFLOW for t in trajectories),
+        "context_overflows": sum(overflowed),
+        "context_overflow_share": mean_or_none(map(float, overflowed)),
+        "context_overflow_longest": max((t.overflow_tokens for t in trajectories), default=0)
+        or None,
         "entropy": -math.fsum(logprobs) / len(logprobs) if logprobs else None,
         "turns": len(turns),
         "response_tokens": len(logprobs),

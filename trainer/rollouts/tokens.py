@@ -1,6 +1,8 @@
 """Between text and token ids: prompts, replies, and targets with their masks.
 
-Text becomes ids once, before sampling; sampled ids are never encoded again from text.
+Text becomes ids once, before sampling; sampled ids are never encoded again from text. No text
+becomes a control token of the tokenizer (`trainer.rollouts.control_tokens`); only what a chat
+template puts around it does.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Any, Literal
 
 from agent_envs.prompting import FormattedReply, PromptTemplate, PromptView
 from trainer.errors import ConfigError
+from trainer.rollouts.control_tokens import harmless, harmless_messages
 
 Span = tuple[int, int]
 TokenSet = Literal["command", "command_closing", "after_think", "all"]
@@ -53,9 +56,12 @@ def encode_prompt(template: PromptTemplate, view: PromptView, tokenizer: Any) ->
 
 
 def encode_rendered(rendered: Any, tokenizer: Any, name: str) -> list[int]:
-    """Ids of what the template called `name` rendered: see `encode_prompt`."""
+    """Ids of what the template called `name` rendered, or of any text: see `encode_prompt`.
+
+    What it says becomes no control token, see `trainer.rollouts.control_tokens`.
+    """
     if isinstance(rendered, str):
-        return encode_text(tokenizer, rendered)
+        return encode_text(tokenizer, harmless(tokenizer, rendered))
     if not getattr(tokenizer, "chat_template", None):
         raise ConfigError(
             f"prompt.template={name!r} makes chat messages, but the policy's tokenizer "
@@ -63,13 +69,17 @@ def encode_rendered(rendered: Any, tokenizer: Any, name: str) -> list[int]:
             "prompt.template=compact."
         )
     ids = tokenizer.apply_chat_template(
-        rendered, add_generation_prompt=True, tokenize=True, return_dict=False
+        harmless_messages(tokenizer, rendered),
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=False,
     )
     return [int(i) for i in ids]
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """Ids of a text, no special tokens added."""
+    """Ids of a text, no special tokens added; those that it spells are read, as in what a chat
+    template made. What others wrote goes through `encode_rendered`."""
     # The backend's call without offsets: three times faster than the wrapper on short texts.
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
@@ -125,9 +135,9 @@ def encode_reply(
         ValueError: an empty command, a tokenizer without offsets, or a thought in a template
             whose reply does not begin with an empty one.
     """
-    reply = _reply_to(template, command)
+    reply = _reply_to(template, harmless(tokenizer, command))
     if thought != "":
-        head = "" if thought is None else f"<think>{thought}{_THOUGHT_END}"
+        head = f"<think>{harmless(tokenizer, thought)}{_THOUGHT_END}" if thought is not None else ""
         reply = _behind(head, _without_thought(reply))
     ids, offsets = encode_with_offsets(tokenizer, reply.text)
     end = reply.text.rfind(_THOUGHT_END, 0, reply.command_span[0])
@@ -162,7 +172,7 @@ def force_command(
     Raises:
         ValueError: see `encode_reply`.
     """
-    reply = _without_thought(_reply_to(template, command))
+    reply = _without_thought(_reply_to(template, harmless(tokenizer, command)))
     thought = sampled_thought(tokenizer, sampled_ids, stop_ids)
     if thought is None:
         return None

@@ -18,8 +18,6 @@ seed and the iteration, both in `state.json`.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -34,9 +32,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from agent_envs.errors import SeroError
 from trainer.learning.optim import optimizer_tensors, put_optimizer_tensors
 from trainer.runs.info import write_json
+from trainer.runs.manifest import (
+    FORMAT,
+    MANIFEST,
+    CheckpointError,
+    check_files,
+    read_json,
+    sync,
+    write_manifest,
+)
 
 __all__ = [
     "Checkpoint",
@@ -51,12 +57,7 @@ __all__ = [
     "save_checkpoint",
 ]
 
-FORMAT = 1
 _NAME = re.compile(r"\d{6,}")
-
-
-class CheckpointError(SeroError):
-    """A checkpoint that is missing, incomplete, corrupt or does not fit; names the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,31 +97,27 @@ def save_checkpoint(
         for name, tensors in (others or {}).items():
             save_file(dict(tensors), work / f"{name}.safetensors")
         write_json(work / "state.json", {**state, "iteration": iteration})
-        files = sorted(p for p in work.rglob("*") if p.is_file())
-        for path in files:
-            _sync(path)
-        manifest = {
-            path.relative_to(work).as_posix(): {
-                "sha256": _digest(path),
-                "size": path.stat().st_size,
-            }
-            for path in files
-        }
-        write_json(work / "manifest.json", {"format": FORMAT, "files": manifest})
+        write_manifest(work, sorted(p for p in work.rglob("*") if p.is_file()))
         work.chmod(0o755)
         if target.exists():
             _take_away(target)
         os.replace(work, target)
-        _sync(folder)
+        sync(folder)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
     return target
 
 
-def last_finite(folder: Path) -> Path | None:
-    """The latest intact checkpoint whose weights are all finite; None: there is none."""
+def last_finite(folder: Path, before: int | None = None) -> Path | None:
+    """The latest intact checkpoint whose weights are all finite; None: there is none.
+
+    Args:
+        before: only those after fewer iterations.
+    """
     for number in checkpoint_numbers(folder):
+        if before is not None and number >= before:
+            continue
         path = folder / f"{number:06d}"
         try:
             load_checkpoint(path)
@@ -174,28 +171,18 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: names the file that is missing, corrupt or unreadable.
     """
-    manifest = _read_json(path / "manifest.json")
+    manifest = read_json(path / MANIFEST)
     if manifest.get("format") != FORMAT or not isinstance(manifest.get("files"), dict):
         raise CheckpointError(
-            f"{path / 'manifest.json'}: expected format {FORMAT} with a table of files, "
+            f"{path / MANIFEST}: expected format {FORMAT} with a table of files, "
             f"found format {manifest.get('format')!r}. Use the version that wrote it."
         )
     files: dict[str, Any] = manifest["files"]
     for required in ("model.safetensors", "optimizer.safetensors", "state.json"):
         if required not in files and not _sharded(required, files):
             raise CheckpointError(f"{path / required} is not listed in the manifest: corrupt.")
-    for name, entry in files.items():
-        file = path / name
-        if not file.is_file():
-            raise CheckpointError(f"{file} is missing. Restore it or resume from another one.")
-        found = _digest(file)
-        expected = entry.get("sha256") if isinstance(entry, dict) else entry
-        if found != expected:
-            raise CheckpointError(
-                f"{file} is corrupt: SHA-256 is {found[:12]}..., the manifest says "
-                f"{expected!s:.12}... Resume from another checkpoint."
-            )
-    state = _read_json(path / "state.json")
+    check_files(path, files, "Resume from another checkpoint, or restore the file.")
+    state = read_json(path / "state.json")
     if not isinstance(state.get("iteration"), int):
         raise CheckpointError(f"{path / 'state.json'} has no integer 'iteration': corrupt.")
     if _NAME.fullmatch(path.name) and int(path.name) != state["iteration"]:
@@ -240,28 +227,3 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 def _sharded(name: str, files: Mapping[str, Any]) -> bool:
     return name == "model.safetensors" and "model.safetensors.index.json" in files
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path} is missing: no checkpoint, or an incomplete one.") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is corrupt: {error}") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path} is corrupt: expected a JSON object.")
-    return data
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

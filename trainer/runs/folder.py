@@ -3,7 +3,7 @@
     run.json            resolved config, versions, hashes
     metrics.jsonl       one line per iteration
     roots.jsonl         one line per root of an oracle branch
-    initial/            the policy that training started from
+    initial/            the policy that training started from, see `trainer.runs.manifest`
     checkpoints/NNNNNN/ see `trainer.runs.checkpoint`
     eval/NNNNNN_SPLIT.json
     turns/NNNNNN.parquet (with run.save_turns)
@@ -23,12 +23,13 @@ import torch
 
 from agent_envs.errors import SeroError
 from agent_envs.prompting import PromptTemplate, get_template
-from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
 from trainer.config import Config, ConfigError, from_dict
-from trainer.worlds.environments import environment_of
+from trainer.config.dead_switches import recorded, without_dead_switches
 from trainer.models.tiny import load_policy
 from trainer.rollouts.rollout import Student
 from trainer.rollouts.tokens import stop_ids_of
+from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
+from trainer.worlds.environments import environment_of
 
 __all__ = [
     "RunFolder",
@@ -86,13 +87,20 @@ class RunFolder:
         return self.read_info()[0]
 
     def read_info(self) -> tuple[Config, Mapping[str, Any]]:
-        """The config the run was made with, and all of run.json. Raises as `read_config`."""
+        """The config the run was made with, and all of run.json. Raises as `read_config`.
+
+        A setting that had no effect, in a run of before it was refused, is at its default.
+        """
         try:
             data = json.loads(self.info.read_text(encoding="utf-8"))
-            return from_dict(data["config"]), data
+            with recorded():
+                config = from_dict(data["config"])
+            return without_dead_switches(config), data
         except (FileNotFoundError, NotADirectoryError) as error:
             raise RunFolderError(f"{self.path} is no run folder: it holds no run.json.") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except OSError as error:
+            raise RunFolderError(f"{self.info} cannot be read: {error.strerror}.") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunFolderError(f"{self.info} is corrupt: {error}") from error
 
 
@@ -154,5 +162,5 @@ def load_trained(
         else folder.checkpoints / f"{iteration:06d}"
     )
     checkpoint = load_checkpoint(path)
-    model, tokenizer = load_policy(checkpoint.path, dtype=dtype_of(config))
+    model, tokenizer = load_policy(checkpoint.path, dtype=dtype_of(config), verified=True)
     return config, model.to(place), tokenizer, checkpoint.iteration

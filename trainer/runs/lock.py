@@ -19,13 +19,15 @@ from typing import IO
 
 from safetensors import SafetensorError
 
-from trainer.runs.folder import RunFolderError
+from trainer.runs.checkpoint import checkpoint_numbers
+from trainer.runs.folder import RunFolder, RunFolderError
 
 __all__ = ["held", "writable"]
 
 LOCK = ".lock"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.EIO)
+_IN_THE_WAY = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.EIO, *_IN_THE_WAY)
 
 
 @contextmanager
@@ -90,20 +92,40 @@ def writable(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL or (error.errno in _REFUSED and _concerns(error, folder)):
             place = "" if error.filename is None else f" ({error.filename})"
-            raise _told(folder, f"{error.strerror}{place}") from error
+            raise _told(folder, error.errno, place) from error
         raise
     except SafetensorError as error:  # which writes weights, and has no number of its own
         found = re.search(r"os error (\d+)", str(error))
         if found is None or int(found[1]) not in (*_FULL, *_REFUSED):
             raise
-        raise _told(folder, os.strerror(int(found[1]))) from error
+        raise _told(folder, int(found[1])) from error
 
 
-def _told(folder: Path, reason: str) -> RunFolderError:
+def _told(folder: Path, number: int, place: str = "") -> RunFolderError:
+    """What keeps a folder from being written, what it holds, and how to go on from there."""
+    in_the_way = number in _IN_THE_WAY
+    way_out = "Move what is in the way" if in_the_way else "Make room or get the right to write"
+    kept = _last_checkpoint(folder)
+    if kept is not None:
+        held_back = f"Its checkpoints are whole, the last is of iteration {kept}."
+        way_out += " and go on (--resume)"
+    elif os.path.exists(RunFolder(folder).info):
+        held_back = "It holds no checkpoint yet."
+        way_out += " and begin again there (--resume)"
+    else:
+        held_back = "Nothing was trained there."
     return RunFolderError(
-        f"{folder} cannot be written: {reason}. Its checkpoints are whole. Make room or get the "
-        "right to write and go on (--resume), or choose another folder."
+        f"{folder} cannot be written: {os.strerror(number)}{place}. {held_back} {way_out}, or "
+        "choose another folder."
     )
+
+
+def _last_checkpoint(folder: Path) -> int | None:
+    try:
+        numbers = checkpoint_numbers(RunFolder(folder).checkpoints)
+    except OSError:  # it cannot be read either
+        return None
+    return numbers[0] if numbers else None
 
 
 def _concerns(error: OSError, folder: Path) -> bool:

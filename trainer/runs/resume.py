@@ -15,6 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from trainer.config import Config, resolve
+from trainer.metrics import MetricsLog
 from trainer.runs.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -22,8 +24,6 @@ from trainer.runs.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
 )
-from trainer.config import Config, resolve
-from trainer.metrics import MetricsLog
 from trainer.runs.folder import RunFolder
 
 __all__ = ["changed_fields", "checkpoint_to_resume", "clear_strays", "cut_logs", "set_aside"]

@@ -4,7 +4,9 @@ All of it follows from the evaluations in the folder, so a resumed run decides a
 `status.json` holds
 
     stop         `running`, `finished` (all iterations), `early_stop`, `asked` (train(until=...)),
-                 `nonfinite` (no gradient is finite any more); a killed run keeps `running`
+                 `nonfinite` (gradients, weights or logits are not finite any more), `interrupted`
+                 (by Ctrl-C, or by a signal that ends a process in order), `failed` (another
+                 error, which the run's output has); a killed run keeps `running`
     iterations   finished
     last         iteration of the last checkpoint; null: none yet
     best         iteration, metric and value of the best checkpoint; null: none was evaluated
@@ -17,9 +19,9 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainer.config.stopping import best_of, evaluation_due, metric_of, patience_ended
 from trainer.runs.checkpoint import CheckpointError, checkpoint_numbers
 from trainer.runs.info import write_json
-from trainer.config.stopping import best_of, evaluation_due, metric_of, patience_ended
 
 if TYPE_CHECKING:
     from trainer.config import Config
@@ -36,7 +38,7 @@ __all__ = [
     "write_status",
 ]
 
-Stop = Literal["running", "finished", "early_stop", "asked", "nonfinite"]
+Stop = Literal["running", "finished", "early_stop", "asked", "nonfinite", "interrupted", "failed"]
 STATUS = "status.json"
 
 

@@ -220,6 +220,9 @@ def trajectory_chat(demonstration: Demonstration, template: PromptTemplate) -> M
 
 
 def _prompt(view: PromptView, template: PromptTemplate) -> Messages:
+    if isinstance(template, ChatTemplate):  # what is new at this turn
+        message = template.message(view)
+        return [{"role": message["role"], "content": message["content"]}]
     rendered = template.render(view)
     if isinstance(rendered, str):
         return [{"role": "user", "content": rendered}]

@@ -38,7 +38,7 @@ from trainer.models.text_model import PolicyTextModel, TextModel, encode_chat, l
 from trainer.models.tiny import load_policy, save_policy
 from trainer.rollouts.data import Segment, Turn, make_segment, read_turns
 from trainer.rollouts.rollout import Student
-from trainer.rollouts.tokens import encode_text
+from trainer.rollouts.tokens import encode_rendered
 from trainer.runs.folder import make_student, usable_device
 from trainer.runs.info import write_json
 from trainer.supervised.warmstart import Progress, supervised
@@ -141,7 +141,8 @@ def joined(parts: Sequence[Collected]) -> Collected:
 def pair_segment(pair: SkillPair, student: Student) -> Segment:
     """The analyser's prompt, and the answer with its end token, which alone is trained."""
     prompt = encode_chat(student.tokenizer, list(pair.prompt))
-    return make_segment(prompt, [*encode_text(student.tokenizer, pair.response), student.end_id])
+    answer = encode_rendered(pair.response, student.tokenizer, "text")
+    return make_segment(prompt, [*answer, student.end_id])
 
 
 def skill_sft(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ from trainer.rollouts.data import Segment, make_segment
 from trainer.rollouts.rollout import Student
 from trainer.rollouts.tokens import TokenSet
 from trainer.runs.folder import make_student, template_of
+from trainer.runs.needs import warmstart_oracle
 from trainer.supervised.demonstrations import Demonstration, demonstrate, demonstration_texts
 from trainer.worlds.environments import TaskSet
 from trainer.worlds.oracles import make_oracle
@@ -76,24 +77,37 @@ class Outcome:
 
 
 def warm_policy(
-    config: Config, task_set: TaskSet, progress: Progress | None = None
+    config: Config,
+    task_set: TaskSet,
+    progress: Progress | None = None,
+    ready: Callable[[Any, Any], None] | None = None,
 ) -> tuple[Any, Any, dict[str, Any]]:
     """A fresh tiny policy after its warm start: (model, tokenizer, report).
 
     The tokenizer is trained on the demonstrations' own texts. With `warmstart.demonstrations`
-    0 the model stays as it was initialised.
+    0 the model stays as it was initialised. In a conversation it has places for whole episodes.
+
+    Args:
+        progress: called with (step, loss).
+        ready: called with model and tokenizer before the model is trained; it may refuse them.
     """
     c, m = config.warmstart, config.model
     shown = _demonstrations(config, task_set, max(c.demonstrations, m.tokenizer_games))
     texts = demonstration_texts(shown, template_of(config))
     tokenizer = train_tokenizer(texts, m.vocab_size)
+    shape = TinyConfig(m.hidden_size, m.intermediate_size, m.layers, m.heads, m.kv_heads)
+    if config.prompt.context == "chat":
+        longest = config.prompt.max_prompt_tokens + config.rollout.max_new_tokens
+        shape = replace(shape, max_positions=max(shape.max_positions, longest))
     model = build_model(
         len(tokenizer),
-        TinyConfig(m.hidden_size, m.intermediate_size, m.layers, m.heads, m.kv_heads),
+        shape,
         seed=m.seed,
         pad_id=tokenizer.pad_token_id,
         end_id=tokenizer.eos_token_id,
     )
+    if ready is not None:
+        ready(model, tokenizer)
     outcome = Outcome((), 0)
     rows: list[Segment] = []
     if c.demonstrations > 0:
@@ -141,15 +155,16 @@ def _demonstrations(config: Config, task_set: TaskSet, count: int) -> list[Demon
     c, template = config.warmstart, template_of(config)
     task_ids = split_tasks(config.env, task_set, config.env.split)
     env = make_env(config.env, task_set, config.env.split)
-    oracle = make_oracle(c.oracle, None, config.env.id)
+    name, field = warmstart_oracle(config)
+    oracle = make_oracle(name, None, config.env.id, field=field)
     shown = [
         demonstrate(env, task, c, i, hidden=template.hidden, planner=oracle)
         for i, task in enumerate(tasks_at(task_ids, count, c.seed, 0))
     ]
     if shown and not any(demonstration.decisions for demonstration in shown):
         raise ConfigError(
-            f"warmstart.oracle={c.oracle} had a way on in none of {count} episodes, so there is "
-            "nothing to learn from. Choose another, or raise env.max_steps."
+            f"{field}={name} had a way on in none of {count} episodes, so there is nothing to "
+            "learn from. Choose another, or raise env.max_steps."
         )
     return shown
 
@@ -166,6 +181,7 @@ def _report(
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocabulary": len(tokenizer),
+        "oracle": warmstart_oracle(config)[0],
         "demonstrations": config.warmstart.demonstrations,
         "demonstration_success": mean_or_none(float(d.success) for d in shown),
         "injected_steps": sum(d.injected for d in shown),

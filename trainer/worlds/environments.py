@@ -32,6 +32,8 @@ __all__ = [
 
 ALFWORLD = "SeroALFWorld-v0"
 WEBSHOP = "SeroWebShop-v0"
+VARIABLES = {ALFWORLD: "SERO_ALFWORLD_DATA", WEBSHOP: "SERO_WEBSHOP_DATA"}
+"""Environment variables that name the data where a config does not."""
 PLANNER = "planner"
 """As the name of an oracle: the environment's own first one."""
 

@@ -11,6 +11,7 @@ import importlib
 import inspect
 import os
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, reduce
@@ -90,9 +91,20 @@ def somebodys(what: str) -> Iterator[None]:
         raise
     except FAILURES as error:
         words = "".join(format_exception_only(error)).strip()
-        frames = extract_tb(error.__traceback__)
-        place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-        raise NamedError(f"{what} fails: {words}{place}") from error
+        raise NamedError(f"{what} fails: {words}{_place(error)}") from error
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised; of what Python's own library raises, where that was called."""
+    frames = extract_tb(error.__traceback__)
+    library = sysconfig.get_path("stdlib")
+    own = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((library, "<")) or "site-packages" in frame.filename
+    ]
+    last = (own or frames)[-1:]
+    return f" ({last[0].filename}, line {last[0].lineno})" if last else ""
 
 
 def is_attribute(place: str, field: str) -> bool:
@@ -116,7 +128,7 @@ def _attribute(place: str, field: str) -> Any:
         raise NamedError(
             f"{_set(field, place)}: the module {module} cannot be imported "
             f"({type(error).__name__}: {error}). It is looked for in the current folder and where "
-            "Python finds packages."
+            "Python finds packages: start where it is, or set PYTHONPATH to its folder."
         ) from error
     return reduce(lambda found, part: getattr(found, part, None), name.split("."), loaded)
 

@@ -16,7 +16,7 @@ import numpy as np
 import agent_envs  # noqa: F401  (registers the environment ids)
 from agent_envs.errors import MissingData
 from trainer import rng
-from trainer.worlds.environments import TaskSet, environment_of
+from trainer.worlds.environments import VARIABLES, TaskSet, environment_of
 
 if TYPE_CHECKING:
     from trainer.config import Config, EnvConfig
@@ -33,14 +33,25 @@ __all__ = [
 ]
 
 
-def open_tasks(config: EnvConfig) -> TaskSet:
+def open_tasks(config: EnvConfig, option: str = "--env.data") -> TaskSet:
     """The tasks that `env.data` names: `generated`, a path, or null for what can be found.
+
+    Args:
+        option: of the command that says where the data are, for messages.
 
     Raises:
         MissingData: the path does not exist.
         NamedError: `env.id` is a `module:name` that is not there, or no environment.
     """
-    return environment_of(config.id).open(config)
+    try:
+        return environment_of(config.id).open(config)
+    except MissingData as error:
+        variable = VARIABLES.get(config.id)
+        if config.data is None or variable is None:
+            raise
+        # It goes before the variable that the data's own message speaks of.
+        null = f", or {option} null with ${variable}" if option == "--env.data" else ""
+        raise MissingData(f"{error} Here: {option} PATH{null}.") from error
 
 
 def make_env(config: EnvConfig, task_set: TaskSet, split: str) -> gymnasium.Env[str, str]:

@@ -24,6 +24,7 @@ from agent_envs.core import TextEnv
 from agent_envs.errors import InvalidOption
 from trainer.config.env import EnvConfig
 from trainer.errors import ConfigError
+from trainer.worlds.checked import check_began, checked
 from trainer.worlds.environments import Environment, TaskRef
 from trainer.worlds.named import NamedError, arguments_of, maker_of, somebodys
 
@@ -63,8 +64,9 @@ class UserTasks:
                 )
             ids = _task_ids(env, config.id)
             digest = hashlib.sha256()
-            for task_id in ids:
-                revision = _text_env(env)._task_revision(task_id)
+            with somebodys(f"env.id={config.id}: the revision of a task"):
+                revisions = [_text_env(env)._task_revision(task_id) for task_id in ids]
+            for task_id, revision in zip(ids, revisions, strict=True):
                 digest.update(f"{task_id}\0{revision}\n".encode())
             self.manifest_hash = digest.hexdigest()
             if "split" in self.takes:
@@ -114,7 +116,7 @@ class UserTasks:
             options["max_steps"] = self.config.max_steps
         with somebodys(f"Making env.id={self.config.id}"):
             env = self.maker(**options)
-        _text_env(env, self.config.id)
+        checked(_text_env(env, self.config.id), f"env.id={self.config.id}")
         return env
 
     def _of_split(self, split: str) -> tuple[str, ...]:
@@ -131,9 +133,11 @@ class UserTasks:
         return self._ids.get(split, ())
 
     def _look_up(self, env: gymnasium.Env[str, str], ids: Sequence[str]) -> None:
-        with somebodys(f"A reset of env.id={self.config.id}"):
+        with somebodys(f"env.id={self.config.id}: reset"):
             for task_id in ids:
-                _, info = env.reset(options={"task_id": task_id})
+                found = env.reset(options={"task_id": task_id})
+                # Of its wrappers too: the environment inside checks itself.
+                _, info = check_began(found, f"env.id={self.config.id}")
                 self._refs[task_id] = _Ref(info["split"], info["task_type"])
 
 
@@ -165,9 +169,14 @@ def _task_ids(env: Any, env_id: str) -> tuple[str, ...]:
     """The tasks that an environment lists.
 
     Raises:
-        NamedError: one of them twice; an evaluation plays each exactly once.
+        NamedError: one of them twice; an evaluation plays each exactly once. Or an id is no text,
+            or its code fails.
     """
-    ids = _text_env(env).task_ids
+    with somebodys(f"env.id={env_id}: the list of its tasks"):
+        ids = _text_env(env).task_ids
+    odd = next((task_id for task_id in ids if not isinstance(task_id, str)), None)
+    if odd is not None:
+        raise NamedError(f"env.id={env_id} lists the task {odd!r:.80}: expected a text as its id.")
     twice = next((task_id for task_id, n in Counter(ids).items() if n > 1), None)
     if twice is not None:
         raise _TwiceError(

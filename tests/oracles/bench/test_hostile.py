@@ -7,17 +7,21 @@ Promises:
 3. The time of the privileged view is part of the cost.
 4. A restore that fails before a branch counts as one, even if all others held.
 5. `sys.exit` in somebody's code is one failure more, and ends nothing.
+6. An answer that does not come in time is a timeout, and the measurement goes on.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
 import pytest
 
+from agent_envs.errors import InvalidOption
 from agent_envs.statistics import wilson
 from oracles import Decision, History, PlanStatus
 from oracles.bench import (
@@ -30,7 +34,8 @@ from oracles.bench import (
     overhead,
     verdict,
 )
-from oracles.bench.outcomes import NOT_REPEATED
+from oracles.bench.limited import NoAnswer, within
+from oracles.bench.outcomes import GIVEN_UP, NOT_REPEATED
 from tests.oracles.bench.lamps import LOSSY, Clock, Lamp, Lighter, Make, played
 
 MINUTE = IterationCosts(60.0, "assumed")
@@ -180,3 +185,94 @@ def test_an_exit_in_a_restore_is_a_failed_restore() -> None:
     found, said = measured(Exits)
     assert found.restore.exact == 0
     assert said.codes == (Code.RESTORE_NOT_EXACT,)
+
+
+# ------------------------------------------------------------------ no answer
+
+
+class Sleeper(Lighter):
+    """Never answers, and survives what ends it, as a loop around a server may."""
+
+    asked = 0
+
+    def act(self, state: None, view: Any, observation: str) -> tuple[Decision, None]:
+        Sleeper.asked += 1
+        while True:
+            try:
+                threading.Event().wait()
+            except Exception:
+                continue
+
+
+class Late(Sleeper):
+    """Never comes back from `start`."""
+
+    def start(self, view: Any, history: History) -> None:
+        Late.asked += 1
+        while True:
+            pass
+
+
+class Once(Sleeper):
+    """Answers, but for every third time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def act(self, state: None, view: Any, observation: str) -> tuple[Decision, None]:
+        self.count += 1
+        if self.count % 3 == 0:
+            return super().act(state, view, observation)
+        return Lighter.act(self, state, view, observation)
+
+
+def limited(oracle: Callable[[], Any]) -> Measured:
+    Sleeper.asked = Late.asked = 0
+    before = signal.getsignal(signal.SIGALRM)
+    found = measure(Lamp, played(Lamp), oracle, roots=12, seed=0, from_reset=2, decision_s=0.02)
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    return found
+
+
+@pytest.mark.parametrize("oracle", [Sleeper, Late])
+def test_an_oracle_that_never_answers_is_a_timeout_everywhere(oracle: Any) -> None:
+    found = limited(oracle)
+    assert found.oracle.timeouts == found.oracle.statuses["timeout"] == 12
+    assert found.gate.invalid_by_reason == {"oracle_timeout": 12}
+    words = "oracle_timeout: no answer within 0.02 s"
+    assert found.gate.invalid_examples["oracle_timeout"].startswith(words)
+    assert oracle.asked == 2 * GIVEN_UP, "once, and once more for the second run of branches"
+    said = verdict(found.restore, found.gate, overhead(found.cost, MINUTE))
+    assert said.codes == (Code.ORACLE_NOT_BETTER,)
+
+
+def test_one_answer_that_does_not_come_loses_its_branch_alone() -> None:
+    found = limited(Once)
+    assert 0 < found.oracle.timeouts < 12
+    assert found.gate.invalid_by_reason["oracle_timeout"] == found.oracle.timeouts
+    assert found.gate.by_reason["active"] > 0
+    assert "not asked again" not in found.gate.invalid_examples["oracle_timeout"]
+
+
+def test_a_limit_that_makes_no_sense_is_refused() -> None:
+    for wrong in (0, -1.0, float("nan"), True, "1"):
+        with pytest.raises(InvalidOption, match="decision_s is a finite number above 0"):
+            measure(Lamp, played(Lamp), Lighter, roots=1, seed=0, decision_s=wrong)  # type: ignore[arg-type]
+
+
+def test_a_limit_is_for_the_main_thread() -> None:
+    seen: list[str] = []
+
+    def work() -> None:
+        with within(1e-9):
+            seen.append("went on")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == ["went on"]
+    with within(None):
+        pass
+    with pytest.raises(NoAnswer, match=r"no answer within 0\.01 s"), within(0.01):
+        threading.Event().wait()

@@ -43,7 +43,7 @@ def step(seconds: float, **more: Any) -> dict[str, Any]:
 
 
 def base(trl: bool = True) -> dict[str, Any]:
-    ours = [step(s, update_s=0.25 * s, learnt_tokens=100) for s in (1.0, 2.0, 9.0)]
+    ours = [step(s, update_s=0.25 * s, learnt_tokens=10, run_tokens=40) for s in (1.0, 2.0, 9.0)]
     return {
         "ours": ours, "trl": [step(s) for s in (6.0, 5.0, 7.0)] if trl else [], "mfu": None,
         "versions": {"trl": "1"}, "missing": None if trl else "no TRL", "tried": {},
@@ -68,6 +68,7 @@ def test_figures_by_hand() -> None:
     assert found["sero_share"] == 0.1
     assert found["mfu"] is None
     assert found["ours"]["rollout_tokens_per_s"] == 10 / 0.5
+    assert found["ours"]["run_tokens"] == 40
     json.dumps(found, allow_nan=False)
 
 
@@ -87,12 +88,12 @@ def test_every_threshold_can_be_missed() -> None:
 
 
 def test_unequal_work_is_refused() -> None:
-    ours = step(1.0, learnt_tokens=100)
+    ours = step(1.0, learnt_tokens=10)
     train.same_counts(ours, step(1.0))
     with pytest.raises(DataError, match="reply_tokens: ours 10, TRL 11"):
         train.same_counts(ours, step(1.0, reply_tokens=11))
-    with pytest.raises(DataError, match="learnt from 99 tokens of 100"):
-        train.same_counts({**ours, "learnt_tokens": 99}, step(1.0))
+    with pytest.raises(DataError, match="learnt from 9 of 10 reply tokens"):
+        train.same_counts({**ours, "learnt_tokens": 9}, step(1.0))
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(4096, 1), (400, 1), (399, 2), (100, 4), (1, 4)])
@@ -156,7 +157,10 @@ def test_our_side_runs_the_counts_it_says() -> None:
         found = train._measure_base(plan, Path(folder), quiet, "/nowhere/python")
     (ours,) = found["ours"]  # the first one only warms up
     assert ours["reply_tokens"] == plan.prompts * plan.rollouts * plan.new_tokens
-    assert ours["learnt_tokens"] == ours["prompt_tokens"] + ours["reply_tokens"]
+    assert ours["learnt_tokens"] == ours["reply_tokens"]
+    # The prompts of a group are run once for all of its replies.
+    once = ours["prompt_tokens"] // plan.rollouts + ours["reply_tokens"]
+    assert 0 < ours["run_tokens"] <= once < ours["prompt_tokens"] + ours["reply_tokens"]
     assert ours["rollout_s"] + ours["update_s"] + ours["other_s"] == pytest.approx(ours["seconds"])
     assert found["trl"] == []
     assert "/nowhere/python" in found["missing"]
@@ -202,7 +206,8 @@ def test_the_parts_of_an_iteration_with_sero_sum_to_it(sero: dict[str, Any]) -> 
     assert sero["share_spread"][0] <= sero["share"] <= sero["share_spread"][1]
     assert all(seconds > 0 for name, seconds in parts.items() if name != "other")
     # The base learns from every turn: without that its update would cost nothing.
-    assert sero["learnt_tokens"] > 0.9 * sero["played_tokens"]
+    assert sero["learnt_tokens"] > 0.9 * sero["reply_tokens"]
+    assert 0 < sero["run_tokens"] < sero["played_tokens"]
 
 
 def test_too_few_games_are_named() -> None:

@@ -111,26 +111,44 @@ def test_a_tokenizer_that_encodes_a_part_otherwise_than_the_whole_is_refused():
         ChatFormat(_Stripping(), (1,))
 
 
-def test_a_run_without_a_chat_model_is_refused_before_it_starts():
-    with pytest.raises(ConfigError, match=r"prompt.context=chat needs the chat template"):
-        small.small_config(prompt__context="chat")
+@pytest.mark.parametrize("template", [templates.CHATML, templates.HEADERS])
+def test_another_first_message_leaves_the_rest_as_it_was(template):
+    made = _format(template)
+    said = _talk(made, ["<think>hm</think><action>look</action>", "<action>go</action>"], cut=True)
+    told = made.retold(said, "You know where it is.\nYou see shelf 0.")
+    assert told.messages[1:] == said.messages[1:]
+    before = made.prompt(NOTHING_SAID, said.messages[0])
+    after = made.prompt(NOTHING_SAID, told.messages[0])
+    assert before != after
+    assert told.ids == (*after, *said.ids[len(before) :])
+    assert made.retold(told, said.messages[0]["content"]) == said
+    message: Message = {"role": "user", "content": "And now?"}
+    ids = made.prompt(told, message)
+    assert ids[len(after) :] == made.prompt(said, message)[len(before) :]
+
+
+def test_a_conversation_of_another_template_cannot_be_retold():
+    one, other = _format(templates.CHATML), _format(templates.HEADERS)
+    said = _talk(one, ["<action>look</action>"])
+    with pytest.raises(ValueError, match="do not begin with those of its first message"):
+        other.retold(said, "other")
+    with pytest.raises(ValueError, match="needs a first message"):
+        one.retold(NOTHING_SAID, "other")
 
 
 @pytest.mark.parametrize(
     "name",
     ["serl", "rlsd", "seed", "sdar", "skill_sd", "opid", "opsd", "opsd_legacy", "sdpo"],
 )
-def test_methods_that_render_a_teacher_prompt_from_a_view_are_refused(name):
+def test_every_teacher_goes_with_conversations(name):
     section = {"skills": "skills.json"} if name in ("sdar", "skill_sd") else {}
-    reason = f"prompt.context=chat does not go with auxiliary.{name}:"
-    with pytest.raises(ConfigError, match=reason):
-        world.config(**{f"auxiliary__{name}": section})
+    assert world.config(**{f"auxiliary__{name}": section}).prompt.context == "chat"
 
 
-@pytest.mark.parametrize("mode", ["none", "sampled"])
-def test_think_modes_with_other_prompts_are_refused(mode):
-    with pytest.raises(ConfigError, match=f"think_mode={mode}: "):
-        world.config(auxiliary__sero={"think_mode": mode})
+@pytest.mark.parametrize("mode", ["none", "sampled", "empty", "template"])
+def test_think_modes_go_with_conversations(mode):
+    made = world.config(auxiliary__sero={"think_mode": mode})
+    assert made.prompt.context == "chat"
 
 
 @pytest.mark.parametrize("key", ["prompt__history_length", "prompt__layout"])

@@ -11,6 +11,7 @@ from tests.trainer import small
 from tests.trainer.chat.templates import CHATML, SPECIAL
 from trainer.config import Config
 from trainer.generation.base import Generation, GenerationRequest
+from trainer.methods.privileged import prompt_view
 from trainer.models.tiny import TinyConfig, build_model, save_policy, train_tokenizer
 from trainer.rollouts.data import Turn
 from trainer.rollouts.rollout import Episode, PlaySettings, Student, Trajectory, play
@@ -121,3 +122,63 @@ def rollouts(c: Config, learner: Student, sampler: Any) -> list[Trajectory]:
 
 def turns_of(trajectories: Sequence[Trajectory]) -> list[Turn]:
     return [turn for trajectory in trajectories for turn in trajectory.turns]
+
+
+class Planned:
+    """The first rollout of every group follows the plan of its task, the others look around.
+
+    Every other reply has a thought, so that templates which drop thoughts have something to drop.
+    """
+
+    def __init__(self, c: Config, template: str = CHATML) -> None:
+        tasks = split_tasks(c.env, small.games(), "train")
+        chosen = tasks_at(tasks, c.rollout.tasks, c.run.seed, 0)
+        self.plans = [small.games().walkthrough(task) or () for task in chosen]
+        self.talker = Talker(self.say, template)
+        self.turn: dict[str, int] = {}
+
+    def say(self, request: GenerationRequest) -> str:
+        assert request.session is not None
+        _, _, _, task, rollout, _ = request.session.split("/")
+        t = self.turn.get(request.session, 0)
+        self.turn[request.session] = t + 1
+        plan = self.plans[int(task)]
+        command = plan[t] if rollout == "0" and t < len(plan) else ("look", "inventory")[t % 2]
+        thought = f"step {t} of {rollout}" if t % 2 else ""
+        return f"<think>{thought}</think><action>{command}</action>"
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        return self.talker.generate(requests)
+
+
+def mixed(c: Config, template: str = CHATML) -> list[Trajectory]:
+    """Rollouts of every group with the first one won and the others lost."""
+    found = rollouts(c, student_of(c, template), Planned(c, template))
+    assert [t.success for t in found] == [
+        j == 0 for _ in range(c.rollout.tasks) for j in range(c.rollout.rollouts)
+    ]
+    return found
+
+
+def student_of(c: Config, template: str = CHATML) -> Student:
+    return make_student(c, None, tokenizer(template))
+
+
+def rendered(
+    learner: Student, turns: Sequence[Turn], t: int, change: Callable[[int, str], str]
+) -> tuple[int, ...]:
+    """The prompt of turn `t` as the tokenizer itself renders it from its messages.
+
+    Args:
+        turns: of one trajectory; every reply ended with the end-of-turn token.
+        change: (number of a message of the user, its text) to the text that is shown.
+    """
+    messages = []
+    for place, turn in enumerate(turns[: t + 1]):
+        text = learner.template.message(prompt_view(turn))["content"]
+        messages.append({"role": "user", "content": change(place, text)})
+        messages.append({"role": "assistant", "content": turn.reply})
+    whole = learner.tokenizer.apply_chat_template(
+        messages[:-1], add_generation_prompt=True, tokenize=False
+    )
+    return tuple(learner.tokenizer.encode(whole, add_special_tokens=False))

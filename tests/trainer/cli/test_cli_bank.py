@@ -135,6 +135,22 @@ def test_what_cannot_be_done_is_said(sero: Sero, tmp_path: Path) -> None:
     assert "damaged or cut short" in outcome.errors
 
 
+def test_other_data_are_offered_only_where_they_may_help(sero: Sero, tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    module = "examples.third_party_env"
+    assert sero("bank", "build", *ROOMS, "--branches", "2", "--out", ours).code == 0
+    built = sero("bank", "build", "--env", f"{module}:make", "--oracle", f"{module}:Oracle",
+                 "--branches", "2", "--out", theirs)  # fmt: skip
+    assert built.code == 0, built.errors
+    hint = "`sero bank verify --data` names the data where they lie elsewhere."
+    assert hint in sero("bank", "verify", ours, "--data", "generated:small?seed=2").errors
+    refused = sero("bank", "verify", theirs)
+    assert refused.code == 2
+    assert f"`sero bank verify --env {module}:make`" in refused.errors
+    assert "--data" not in refused.errors
+    assert sero("bank", "verify", theirs, "--env", f"{module}:make").code == 0
+
+
 def test_a_policy_that_always_wins_has_no_roots() -> None:
     def played() -> Any:
         while True:

@@ -107,6 +107,20 @@ def test_webshop_and_an_oracle_that_knows_what_the_student_knows(
     assert {line["provenance"]["oracle"] for line in _read(tmp_path / "rule.jsonl")} == {"rule"}
 
 
+def test_an_environment_of_ones_own_is_demonstrated_by_its_oracle(
+    sero: Sero, tmp_path: Path
+) -> None:
+    env, out = "examples.third_party_env", tmp_path / "jugs.jsonl"
+    words = ["data", "export", "--env", f"{env}:JugsEnv", "--max-steps", 14, "--out", out, "--json"]
+    refused = sero(*words)
+    assert refused.code == 2
+    assert "it has none by name, give 'module:factory'" in refused.errors
+    outcome = sero(*words, "--oracle", f"{env}:Oracle")
+    assert outcome.code == 0, outcome.errors
+    assert (outcome.figures["episodes"], outcome.figures["won"]) == (7, 7)
+    assert {line["provenance"]["env_id"] for line in _read(out)} == {f"{env}:JugsEnv"}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -120,7 +134,8 @@ def test_webshop_and_an_oracle_that_knows_what_the_student_knows(
         (["--trajectory", "--random-share", 0.1], "as the assistant's own"),
         (["--trajectory", "--format", "prompt-completion"], "Choose one"),
         (["--history-length", -1], "expected 0 or more"),
-        (["--data", "no/such/folder"], "no/such/folder"),
+        (["--data", "no/such/folder"], "Here: --data PATH."),
+        (["--env", "jugs"], "--env jugs: expected alfworld, webshop, or module:name"),
     ],
 )
 def test_o34_what_cannot_be_done_is_said_and_leaves_nothing(

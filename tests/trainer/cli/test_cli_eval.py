@@ -118,8 +118,14 @@ def test_a_run_under_other_methods_and_what_does_not_fit_it(sero: Sero, run: Pat
     result = _read(outcome.figures["valid_seen"])
     # A tiny model takes 1024 tokens, and two examples alone are longer.
     assert result["stop_reasons"] == {"context_overflow": 1}
+    longest = result["context_overflow_longest"]
+    assert longest > 1000
+    (warning,) = (line for line in outcome.lines if "WARNING" in line)
+    assert f"prompt.max_prompt_tokens=1000; the longest had {longest} tokens" in warning
+    assert "--max-prompt-tokens" in warning
     assert result["max_prompt_tokens"] == 1024 - 24
-    assert outcome.figures["valid_seen"]["file"].endswith("later/000001_valid_seen_react.json")
+    name = outcome.figures["valid_seen"]["file"]
+    assert name.endswith("later/000001_valid_seen_react_1tasks.json")
     for words, message in (
         (["--template", "field"], "--template"),
         (["--history-length", "0"], "--history-length"),
@@ -194,7 +200,8 @@ def test_a_server_is_evaluated_by_every_method(sero: Sero, houses: Path, tmp_pat
         assert result["model"]["token_ids_recorded"] is False
         assert result["model"]["served_model"] == "scripted-1"
         assert any("token ids are not recorded" in line for line in outcome.lines)
-    assert Path(plain.figures["valid_seen"]["file"]).name == "org-scripted_valid_seen.json"
+    name = Path(plain.figures["valid_seen"]["file"]).name
+    assert name.startswith("org-scripted_valid_seen_"), "and a hash over data and max_steps"
     seeds = {body["seed"] for body in server.requests if "seed" in body}
     assert len(seeds) > 10
     assert _read(sampled.figures["valid_seen"])["decoding"]["seeds"] == [0, 1]

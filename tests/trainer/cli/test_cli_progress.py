@@ -61,7 +61,7 @@ def test_no_warm_start_without_demonstrations(
 ) -> None:
     seen = []
 
-    def training(warm_steps: int, iterations: int) -> Any:
+    def training(warm_steps: int, iterations: int, max_prompt_tokens: int | None) -> Any:
         seen.append((warm_steps, iterations))
         raise KeyboardInterrupt
 

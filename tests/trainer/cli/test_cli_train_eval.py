@@ -63,7 +63,8 @@ def test_o35_eval_against_refuses_what_was_measured_on_something_else(
     file = _doctored(run, tmp_path, 1, **{key: "of another"})
     refused = sero("eval", run, "--against", file)
     assert refused.code == 2
-    assert f"{key}: 'of another'" in refused.errors
+    told = "tasks: 4 each, of which 4 are the same" if key == "tasks_hash" else f"{key}: 'of"
+    assert told in refused.errors
     assert sero("eval", run, "--against", file, "--force", "--json").figures["valid_seen"][
         "against"
     ]

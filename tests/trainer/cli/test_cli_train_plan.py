@@ -50,6 +50,30 @@ def test_overrides_count_and_a_plan_that_fits_ends_with_0(sero: Sero) -> None:
     assert any(line.startswith("fits: yes") for line in outcome.lines)
 
 
+def test_settings_that_are_needed_together_are_said_to_be(sero: Sero) -> None:
+    recipe = ROOT / "examples/recipes/alfworld_7b_gigpo_sero.yaml"
+    words = ("--shape", "qwen2.5-7b", "--turns", "20", "--prompt-tokens", "700")
+    words += ("--reply-tokens", "150", "--device", "NVIDIA H200", "--run.keep", "all")
+    outcome = sero("train", recipe, "--plan", *words, "--device-memory-gb", "140")
+    assert outcome.code == 1
+    text = "\n".join(outcome.lines)
+    assert "What to turn, all of these together:" in text
+    assert "--auxiliary.measure_gradients false" in text
+    assert "--optim.optimizer adamw_8bit  (needs bitsandbytes" in text
+    assert "disk: 91.4 GB a checkpoint and 1.4 TB in all" in text
+
+
+def test_several_processes_are_planned(sero: Sero) -> None:
+    words = ("--processes", "4", "--device", "NVIDIA H200", "--device-memory-gb", "80")
+    refused = sero("train", CONFIG, "--plan", *WORDS, *words)
+    assert refused.code == 2
+    assert "--parallel.mode fsdp" in refused.errors
+    outcome = sero("train", CONFIG, "--plan", *WORDS, *words, "--parallel.mode", "fsdp", "--json")
+    assert _figure(outcome.lines, "weights") == ["1.544", "1.544"]
+    assert any("in each of 4 processes" in line for line in outcome.lines)
+    assert outcome.figures["device"]["processes"] == 4
+
+
 def test_a_device_that_is_not_known_has_no_times(sero: Sero) -> None:
     outcome = sero("train", CONFIG, "--plan", *WORDS, "--device", "abacus\x1b[2J", "--json")
     assert outcome.code == 0
@@ -92,7 +116,7 @@ def test_torch_is_not_needed() -> None:
         (("--plan", "--device-memory-gb", "nan"), "must be positive"),
         (("--plan", "--shape", "gpt"), "must be one of qwen2.5-1.5b"),
         (("--plan", "--reply-tokens", "9999"), "rollout.max_new_tokens=512"),
-        (("--plan", "--model.path", "/nowhere"), "Give a model's folder, or a shape"),
+        (("--plan", "--model.path", "/nowhere"), "--model.path FOLDER, or its sizes, --shape"),
         (("--plan", "--optim.lrr", "1"), "Unknown key"),
     ],
 )

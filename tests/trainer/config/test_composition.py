@@ -122,7 +122,6 @@ def test_a_kl_in_advantages_that_are_replaced() -> None:
     accepted("opd", **{**paid, "auxiliary__opd__combine": "add"})
     accepted("opd", **{**paid, "auxiliary__opd__form": "loss"})
     accepted("opd", **{**paid, "objective__kl_placement": "loss"})
-    accepted("opd", **{**paid, "objective__kl_coef": 0.0})
 
 
 def test_two_that_claim_the_same() -> None:
@@ -148,7 +147,6 @@ def test_a_filter_by_rollout_and_a_kl_paid_by_token() -> None:
     assert "objective.name=reinforce_pp and objective.kl_placement=reward" in message
     accepted("rlsd", **filtered)
     accepted("rlsd", **filtered, **{**paid, "objective__kl_placement": "loss"})
-    accepted("rlsd", **filtered, **{**paid, "objective__kl_coef": 0.0})
     accepted("rlsd", **{**filtered, **paid, "auxiliary__rlsd__rollout_filter": "all"})
     # One number a turn: what its tokens paid is summed.
     accepted("rlsd", **{**filtered, **paid, "objective__name": "grpo"})

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -30,6 +31,8 @@ def test_resolved_config_round_trips_through_yaml() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
+        ([], r"mapping of sections, found \[\] of type list"),
+        (7, r"mapping of sections, found 7 of type int"),
         ({"optim": {"lrr": 1}}, r"'optim\.lrr'.*'optim\.lr'"),
         ({"optimm": {}}, r"'optimm'.*'optim'"),
         ({"env": {"generated": {"sed": 1}}}, r"'env\.generated\.sed'.*'env\.generated\.seed'"),
@@ -66,6 +69,13 @@ def test_resolved_config_round_trips_through_yaml() -> None:
 def test_nonsense_is_refused_by_name(data: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         from_dict(data)
+
+
+@pytest.mark.parametrize("data", [[], 7, True, {1: 2}, {"run": []}, {"run": {None: 3}}])
+def test_what_is_no_config_is_said(data: Any) -> None:
+    for read in (load_config, from_dict):
+        with pytest.raises(ConfigError, match=r"mapping|Unknown key"):
+            read(data)
 
 
 def test_zero_is_a_value_and_null_is_unset() -> None:

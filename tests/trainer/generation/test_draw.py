@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.trainer.generation import models
-from trainer.generation.base import GenerationRequest
-from trainer.generation.draw import nucleus, sampling_logprobs
+from trainer.generation.base import GenerationRequest, NonFiniteLogitsError
+from trainer.generation.draw import draw, nucleus, sampling_logprobs
 from trainer.generation.hf import HFSampler
 from trainer.rng import stream
 
@@ -73,3 +73,28 @@ def test_an_impossible_nucleus_is_refused(top_p: float) -> None:
     request = GenerationRequest([1], stream(0), top_p=top_p)
     with pytest.raises(ValueError, match="top_p is"):
         HFSampler(models.lean(), [1]).generate([request])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_the_row_whose_logits_are_not_finite_is_named(bad: float) -> None:
+    logits = torch.zeros(3, models.VOCAB)
+    logits[1] = bad
+    rows = models.requests([[1], [2], [3]])
+    with pytest.raises(NonFiniteLogitsError, match="not finite at reply b:"):
+        draw(logits, rows, [False] * 3, lambda row: f"reply {'abc'[row]}")
+    logits[1] = 0
+    logits[1, 3:] = -torch.inf  # a token that cannot come is no error
+    assert int(draw(logits, rows, [False] * 3)[0][1]) < 3
+
+
+@pytest.mark.parametrize("kind", sorted(models.KINDS))
+@pytest.mark.parametrize("weight", [float("nan"), float("inf")])
+def test_every_session_says_which_request_has_no_logits(kind: str, weight: float) -> None:
+    model = models.KINDS[kind]()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(weight)
+    sampler = HFSampler(model, [models.END])
+    sampler.submit(7, GenerationRequest([1, 2], stream(0), 4, session="talk"))
+    with pytest.raises(NonFiniteLogitsError, match=r"request 7 \(talk\), with a prompt of 2"):
+        sampler.collect()

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
-from trainer.generation import hf
-from trainer.generation.base import GenerationRequest
+from trainer.generation import hf, hf_session
+from trainer.generation.base import GenerationRequest, NonFiniteLogitsError
 from trainer.generation.hf import HFSampler, invert_cdf
 from trainer.models.policy import collate, token_logprobs
 from trainer.models.tiny import TinyConfig, build_model, initialise
@@ -94,7 +94,8 @@ def _slow(model, request: GenerationRequest) -> tuple[list[int], list[float]]:
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 def test_replies_equal_the_slow_loop(qwen, kind, temperature, monkeypatch):
     if kind == "qwen left":
-        monkeypatch.setattr(hf, "_position_free", lambda *_: False)
+        for module in (hf, hf_session):
+            monkeypatch.setattr(module, "position_free", lambda *_: False)
     model = qwen if kind.startswith("qwen") else _other(kind)
     prompts = _prompts()
     found = HFSampler(model, [END], pad_id=END).generate(_requests(prompts, temperature))
@@ -106,7 +107,7 @@ def test_replies_equal_the_slow_loop(qwen, kind, temperature, monkeypatch):
 
 def test_padding_side_follows_the_architecture(qwen):
     sides = [
-        hf._Session(m, [[1, 2]], 0).right
+        hf_session.ModelSession(m, [[1, 2]], 0).right
         for m in (qwen, _other("sliding window"), _other("learned positions"))
     ]
     assert sides == [True, False, False]
@@ -187,7 +188,8 @@ def test_o26_first_ratio_is_one_and_the_second_epoch_moves(temperature):
 @pytest.mark.parametrize("left", [False, True])
 def test_o31_greedy_prompts_of_3_and_40_tokens_batched_and_alone(qwen, left, monkeypatch):
     if left:
-        monkeypatch.setattr(hf, "_position_free", lambda *_: False)
+        for module in (hf, hf_session):
+            monkeypatch.setattr(module, "position_free", lambda *_: False)
     rng = np.random.default_rng(2)
     prompts = [rng.integers(0, VOCAB, size=n).tolist() for n in (3, 40)]
     prompts[0][1] = END
@@ -275,7 +277,7 @@ def test_logits_that_are_not_finite_are_an_error():
     model = build_model(VOCAB, SHAPE, seed=1)
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(NonFiniteLogitsError, match="request 0, with a prompt of 2 tokens"):
         HFSampler(model, [END]).generate(_requests([[1, 2]]))
 
 

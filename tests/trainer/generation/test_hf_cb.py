@@ -12,9 +12,17 @@ import pytest
 import torch
 
 from tests.trainer.generation import models
-from trainer.generation.base import GenerationRequest, SamplerError, streaming
+from trainer.generation.base import (
+    GenerationRequest,
+    NonFiniteLogitsError,
+    SamplerError,
+    streaming,
+)
 from trainer.generation.hf import HFSampler
 from trainer.generation.hf_cb import ContinuousSampler
+from trainer.models.packed_attention import PACKED_SDPA, implementation, use_packing
+from trainer.models.policy import collate, token_logprobs
+from trainer.rollouts.data import make_segment
 
 END = models.END
 
@@ -137,6 +145,48 @@ def test_a_reply_beside_one_that_failed_is_not_lost(model: Any, sampler: Any) ->
         found |= dict(sampler.collect())
     assert [found[key].ids for key in range(len(rows))] == expected
     assert sampler.collect() == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_packing_and_continuous_batching_share_a_model(
+    model: Any, sampler: Any, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert use_packing(model, True)  # optim.packing: true
+    assert implementation(model) == PACKED_SDPA
+    rows = models.prompts(9)
+    if fails:
+        monkeypatch.setattr(model, "init_continuous_batching", lambda **_: 1 / 0, raising=True)
+        with pytest.raises(ZeroDivisionError):
+            sampler.generate(models.requests(rows))
+        sampler.close()
+        assert implementation(model) == PACKED_SDPA
+        return
+    expected = HFSampler(model, [END]).generate(models.requests(rows))
+    replies = sampler.generate(models.requests(rows))
+    assert [r.ids for r in replies] == [r.ids for r in expected]
+    assert implementation(model) == PACKED_SDPA  # as the trainer had left it
+    segments = [
+        make_segment(row, r.ids, logprobs=r.logprobs) for row, r in zip(rows, replies, strict=True)
+    ]
+    for packed in (True, False):
+        batch = collate(segments, packed=packed)
+        with torch.no_grad():
+            found = token_logprobs(model, batch).logprobs
+        torch.testing.assert_close(found, batch.old_B_T, atol=1e-4, rtol=0)
+
+
+def test_logits_that_are_not_finite_are_an_error_of_their_own(model: Any, sampler: Any) -> None:
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(NonFiniteLogitsError, match=r"request \d, with a prompt of \d+ tokens"):
+        sampler.generate(models.requests(models.prompts(3)))
+    with torch.no_grad():
+        model.model.norm.weight.fill_(1.0)
+    sampler.refresh()
+    rows = models.prompts(3)
+    expected = HFSampler(model, [END]).generate(models.requests(rows))
+    found = sampler.generate(models.requests(rows))
+    assert [r.ids for r in found] == [r.ids for r in expected]
 
 
 def test_a_transformers_without_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ def test_settings_reach_the_sampler() -> None:
         config = small.small_config(**{f"sampler__{k}": v for k, v in settings.items()})
         return make_sampler(config, small.model(), small.student(config))
 
-    hf = made(max_batch_tokens=77, cache_tokens=66, join_share=0.25)
+    config = small.small_config(sampler__max_batch_tokens=77, sampler__join_share=0.25)
+    chat = replace(config, sampler=replace(config.sampler, cache_tokens=66))  # of conversations
+    hf: Any = make_sampler(chat, small.model(), small.student(config))
     assert (hf.max_batch_tokens, hf.store.max_tokens, hf.join_share) == (77, 66, 0.25)
     cb = made(backend="hf-cb", max_batch_tokens=77, cache_tokens=66, timeout_s=5)
     assert (cb.max_batch_tokens, cb.cache_tokens, cb.timeout_s) == (77, 66, 5.0)

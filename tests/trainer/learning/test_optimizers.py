@@ -140,4 +140,4 @@ def test_what_is_not_here_is_refused_with_what_would_do(monkeypatch: pytest.Monk
     from trainer.learning import optim
 
     with pytest.raises(ConfigError, match="pip install bitsandbytes"):
-        optim._bitsandbytes(on_cuda=True)
+        optim.check_bitsandbytes(on_cuda=True)

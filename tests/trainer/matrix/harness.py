@@ -25,6 +25,7 @@ from tests.trainer.matrix import shuffling, switch_world
 from trainer import rng
 from trainer.auxiliary.teacher_prompt import CLOSING
 from trainer.config import Config, WarmstartConfig, load_config
+from trainer.config.objective import CRITIC
 from trainer.generation.base import Generation, GenerationRequest
 from trainer.iteration import Trainer
 from trainer.learning.optim import learning_rate
@@ -72,7 +73,6 @@ SETTINGS: dict[str, Any] = {
     "optim.weight_decay": 0.0,
     "optim.steps": 1,
     "optim.micro_batch_tokens": 8192,
-    "objective.critic.lr": 1e-2,
     "eval.initial": False,
     "eval.splits": [],
 }
@@ -81,6 +81,8 @@ SETTINGS: dict[str, Any] = {
 def config(seed: int = 0, **overrides: Any) -> Config:
     """The settings of the matrix; keys use `__` for the dot."""
     own = {key.replace("__", "."): value for key, value in overrides.items()}
+    if own.get("objective.name") in CRITIC:
+        own.setdefault("objective.critic.lr", 1e-2)
     return load_config({}, SETTINGS | {"run.seed": seed} | own)
 
 

@@ -317,4 +317,5 @@ def test_the_ends_of_shares_are_allowed() -> None:
         config_of(auxiliary__gkd={"fraction": fraction})
         config_of(auxiliary__sdpo={"alpha": fraction})
     config_of(auxiliary__sdpo={"rate": 1.0, "is_clip": None, "top_k": None})
-    config_of(auxiliary__opd={"depth": {"start": 2, "final": 2, "growth": 0}})
+    config_of(auxiliary__opd={"depth": {"final": 1, "growth": 0}})
+    config_of(auxiliary__opd={"depth": {"start": 2, "final": 2}})

@@ -72,7 +72,8 @@ def _steps(config: Any, iterations: int) -> list[Step]:
 def test_a_fraction_of_the_steps_is_on_policy(
     fraction: float, steps: int, epochs: int, own: str
 ) -> None:
-    config = _gkd(steps, epochs, fraction=fraction, source="success")
+    data = {"source": "success"} if fraction < 1 else {}
+    config = _gkd(steps, epochs, fraction=fraction, **data)
     method = method_of(config, small.model())
     found = "".join(str(int(method.on_student(step))) for step in _steps(config, 8))
     assert found == own
@@ -207,6 +208,7 @@ def test_the_policy_goes_to_the_teacher(
     trajectories: list[Trajectory], tmp_path: Any, fraction: float
 ) -> None:
     turns = turns_of(trajectories)[:8]
-    config = _gkd(fraction=fraction, source="success", teacher=teacher_folder(tmp_path))
+    data = {"source": "success"} if fraction < 1 else {}
+    config = _gkd(fraction=fraction, teacher=teacher_folder(tmp_path), **data)
     losses = [line["loss/gkd"] for line in learned(config, small.model(), turns, iterations=6)]
     assert losses[-1] < 0.8 * losses[0]

@@ -438,8 +438,8 @@ def _expected(kind: str, policy: Any) -> Tensor:
 @pytest.mark.parametrize("kind", ["pg_rkl", "k3", "rkl", "js"])
 def test_the_distillation_term_is_its_definition(kind: str) -> None:
     """Coefficient: weight * act_weight * alpha_k / alpha_0; a mean over the commands' tokens."""
-    section = {"act_kind": kind, "act_weight": 0.5, "weight": 0.8, "act_clamp": 0.5,
-               "act_beta": 0.3}  # fmt: skip
+    own = {"k3": {"act_clamp": 0.5}, "js": {"act_beta": 0.3}}
+    section = {"act_kind": kind, "act_weight": 0.5, "weight": 0.8, **own.get(kind, {})}
     found, method, policy = _act_gradient(_serl(**section))
     policy.zero_grad()
     expected = _expected(kind, policy)
@@ -463,7 +463,11 @@ def test_commands_move_towards_what_the_teacher_would_say(kind: str) -> None:
         objective__name="none",
         optim__lr=1e-3,
         optim__steps=1,
-        auxiliary__serl={"act_weight": 0.5, "act_kind": kind, "act_clamp": None},
+        auxiliary__serl={
+            "act_weight": 0.5,
+            "act_kind": kind,
+            **({"act_clamp": None} if kind == "k3" else {}),
+        },
     )
     model = small.model()
     told = [_told(turn) for turn in _turns()]
@@ -492,7 +496,7 @@ def test_the_distillation_term_decays_with_alpha() -> None:
         gone = _prepared(config, small.model(), 4)
         assert gone.act_scale == 0.0
         assert not gone.has_pass(_step(range(5), 4))
-    method = _prepared(_serl(act_kind="rkl"), small.model())
+    method = _prepared(_serl(), small.model())
     assert not method.has_pass(_step(range(5))), "the default is without it"
     sampled_term = _prepared(_serl(act_weight=0.1), small.model())
     assert not sampled_term.has_pass(_step(range(5)))

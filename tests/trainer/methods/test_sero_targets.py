@@ -163,8 +163,8 @@ class _Thinker:
 def test_thoughts_of_their_own_making(mode: str, head: str) -> None:
     trajectory = lookers(sero_config())[0]
     plain = grown(sero_config(), trajectory)
-    text = "Hm." if "Hm." in head else CHOOSE
-    root = grown(sero_config(think_mode=mode, think_text=text), trajectory)
+    own = {"think_text": "Hm."} if "Hm." in head else {}
+    root = grown(sero_config(think_mode=mode, **own), trajectory)
     tok = small.tokenizer()
     assert len(root.rows) == len(plain.rows) >= 2
     for row, z_row, before, step in zip(

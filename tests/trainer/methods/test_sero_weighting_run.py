@@ -83,7 +83,8 @@ def test_a_depth_beyond_the_longest_branch_is_refused_at_once() -> None:
         config = sero_config(depth_iterations=2, **switches)
         with pytest.raises(ConfigError, match=r"depth_start=\d+ exceeds the longest branch"):
             brancher_of(config)
-    brancher_of(sero_config(depth_start=99))  # without a schedule it is not used
+    with pytest.raises(ConfigError, match="depth_start=99 has no effect"):
+        sero_config(depth_start=99)  # without a schedule
 
 
 def test_a_matched_decay_gives_rule_depth_the_mass_of_sero() -> None:

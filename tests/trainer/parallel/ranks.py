@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from trainer.parallel.launch import joined
 
 TIMEOUT_S = 300.0
 """A hang is an error, not a test that never ends."""
+
+GRACE_S = 60.0
+"""Likewise once a rank has failed."""
 
 Work = Callable[..., None]
 
@@ -33,8 +37,7 @@ def run_ranks(work: Work, folder: Path, config: Config, *arguments: Any, world: 
     try:
         for process in ranks:
             process.start()
-        for process in ranks:
-            process.join(TIMEOUT_S)
+        _wait(ranks)
         late = [rank for rank, process in enumerate(ranks) if process.is_alive()]
         codes = [process.exitcode for process in ranks]
     finally:
@@ -45,6 +48,20 @@ def run_ranks(work: Work, folder: Path, config: Config, *arguments: Any, world: 
     told = "\n".join(path.read_text() for path in sorted(place.glob("failure-*")))
     assert not late, f"ranks {late} did not end within {TIMEOUT_S:g} s. {told}"
     assert codes == [0] * world, f"exit codes {codes}:\n{told}"
+
+
+def _wait(ranks: Sequence[Any]) -> None:
+    """Until all have ended; less long where one has failed, whom the others may wait for."""
+    left, limit = list(ranks), TIMEOUT_S
+    while left:
+        ended = connection.wait([process.sentinel for process in left], limit)
+        if not ended:
+            return
+        for process in [p for p in left if p.sentinel in ended]:
+            process.join()
+            left.remove(process)
+            if process.exitcode:
+                limit = GRACE_S
 
 
 def _rank(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ import torch
 from tests.trainer import small
 from trainer.config import ConfigError
 from trainer.learning.batch import partition
+from trainer.methods.registry import METHODS
 from trainer.objectives import Denominators
 from trainer.objectives.aggregate import AGGREGATIONS, aggregate
+from trainer.parallel import methods
 from trainer.parallel.context import ALONE, Group
 from trainer.parallel.counts import share_of
 from trainer.parallel.launch import own_config, own_folder, processes
 from trainer.parallel.metrics import merged
 from trainer.parallel.shard import own_parts, part_of
-from trainer.parallel.support import METHODS
 from trainer.rng import stream
+
+LIBRARY = [{"name": "plan", "text": "look where such things are kept"}]
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 8])
@@ -65,7 +69,7 @@ def test_figures_are_weighted_by_what_they_are_means_of() -> None:
     right = {"turns": 3, "command_valid_share": 0.0, "success_rate": 0.0, "entropy": 2.0,
              "response_tokens": 9, "time/collect": 4.0, "sero/roots": 2, "sero/gate_mean": 0.5,
              "sero/gate_reasons": {"active": 2}, "lr": 0.1}  # fmt: skip
-    found = merged([(left, 1, 1), (right, 1, 1)])
+    found = merged([(left, 1, 1, 1), (right, 1, 1, 1)])
     assert found == {
         "turns": 4, "command_valid_share": 0.25, "success_rate": 0.5, "entropy": 2.0,
         "response_tokens": 9, "time/collect": 4.0, "sero/roots": 2, "sero/gate_mean": 0.5,
@@ -85,10 +89,13 @@ def test_alone_every_operation_gives_back_what_it_got() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"objective__name": "ppo"}, "critic"),
-        ({"objective__name": "dapo", "objective__dynamic_rounds": 3}, "dynamic_rounds"),
-        ({"auxiliary__sft": {}}, "counts of one process"),
-        ({"auxiliary__sero": {"rule": "depth", "delta": "matched"}}, "matched"),
+        ({"auxiliary__seed": {"gate_center": "mean"}}, "gate_center=mean: the mean gate"),
+        ({"auxiliary__seed": {"shuffle": "train"}}, "shuffle=train: whose skill"),
+        (
+            {"auxiliary__sdar": {"entries": LIBRARY, "retrieval": "ucb"}},
+            "retrieval=ucb: what is chosen next",
+        ),
+        ({"auxiliary__gkd": {"source": "teacher", "fraction": 0.5}}, "source=teacher: which draws"),
     ],
 )
 def test_what_is_not_shared_is_refused_with_its_reason(settings: dict[str, Any], said: str) -> None:
@@ -97,19 +104,20 @@ def test_what_is_not_shared_is_refused_with_its_reason(settings: dict[str, Any],
         small.small_config(parallel__mode="ddp", **settings)
 
 
-@pytest.mark.parametrize("settings", [{"optim__optimizer": "adafactor"}, {"lora__rank": 4}])
-def test_only_shards_refuse_these(settings: dict[str, Any]) -> None:
-    small.small_config(parallel__mode="ddp", **settings)
-    with pytest.raises(ConfigError, match=r"parallel\.mode=fsdp refuses"):
-        small.small_config(parallel__mode="fsdp", **settings)
+def test_moments_in_blocks_are_refused_with_shards_only() -> None:
+    small.small_config(parallel__mode="ddp", optim__optimizer="adamw_8bit")
+    with pytest.raises(ConfigError, match=r"parallel\.mode=fsdp refuses optim\.optimizer"):
+        small.small_config(parallel__mode="fsdp", optim__optimizer="adamw_8bit")
 
 
-def test_shared_methods_are_those_that_the_config_lets_through() -> None:
-    from trainer.parallel import methods
-
-    for name in METHODS:
-        small.small_config(parallel__mode="ddp", **{f"auxiliary__{name}": {}})
-    assert issubclass(methods.SharedSero, methods.Sero)
+def test_every_method_has_a_form_for_ranks() -> None:
+    """Each one is the method itself, with what ranks add to it."""
+    assert methods.METHODS.keys() == METHODS.keys()
+    for name, place in methods.METHODS.items():
+        module, _, attribute = place.partition(":")
+        shared = getattr(importlib.import_module(module), attribute)
+        module, _, attribute = METHODS[name].partition(":")
+        assert issubclass(shared, getattr(importlib.import_module(module), attribute))
 
 
 def test_settings_without_effect_are_refused() -> None:

@@ -38,6 +38,16 @@ def test_in_a_conversation_a_prefix_is_run_once() -> None:
     assert work_of([first, second]) == Work(9, 27, 3)
 
 
+def test_what_turns_have_in_common_is_counted_once() -> None:
+    from dataclasses import replace
+
+    one = replace(_turns()[0], prompt_ids=(1, 2), response_ids=(3,), logprobs=(-1.0,))
+    two = replace(one, response_ids=(4,))
+    # Tokens 1, 2, 3 with 1 + 2 + 3 keys, and token 4 with the two before it and itself.
+    assert work_of([one, two], shared=True) == Work(4, 9, 2)
+    assert work_of([one, two], chat=True) == work_of([one, two]) == Work(6, 12, 2)
+
+
 def test_operations_and_rates_by_hand() -> None:
     config = small.small_config(
         optim__old_logprobs="recompute", objective__kl_coef=0.1, optim__epochs=1

@@ -221,6 +221,41 @@ def test_auxiliary_objectives_that_trained_nothing_are_named() -> None:
     assert "<b>&lt;seed&gt; nothing</b>" in page
 
 
+def test_what_an_idle_objective_lacked_is_said() -> None:
+    turns = [{"turns": 6, "format_valid_share": 0.0, "success_rate": 0.0}] * 2
+    assert idle(turns, ["format_only", "expert_iteration", "opid"]) == [
+        "format_only trained nothing in 2 iterations: no reply had the required form "
+        "(format_valid_share 0)",
+        "expert_iteration trained nothing in 2 iterations: no rollout solved its task "
+        "(success_rate 0)",
+        "opid trained nothing in 2 iterations",
+    ]
+    some = [*turns, {"turns": 6, "format_valid_share": 0.5}]
+    assert idle(some, ["format_only"]) == ["format_only trained nothing in 3 iterations"]
+    none = [{"turns": 0, "format_valid_share": None}]
+    assert idle(none, ["opid"]) == ["opid trained nothing in 1 iteration: no turn was played"]
+
+
+def test_rollouts_that_ended_by_their_prompts_are_warned_of() -> None:
+    rows = [
+        {"context_overflow_share": 1.0, "context_overflow_longest": 700},
+        {"context_overflow_share": 0.5, "context_overflow_longest": 812},
+    ]
+    (note,) = step_notes(rows, 512)
+    assert note.startswith("WARNING: 75% of the rollouts ended because the next prompt was longer")
+    assert "prompt.max_prompt_tokens=512; the longest had 812 tokens" in note
+    assert step_notes([rows[1]], 512) == []
+    assert step_notes([{"entropy": 1.0}]) == []
+
+
+def test_short_names_of_sero_are_explained() -> None:
+    rows = [{"sero/z": 0.5, "sero/z_root": 0.6, "sero/effective_depth": 1.5, "sero/rows": 2}]
+    page = render(ReportData("t", "l", metrics=rows, auxiliary=["sero"]))
+    assert page.count("z root: ") >= 1
+    assert "effective depth: sum of a branch&#x27;s weights" in page
+    assert "effective depth" not in render(ReportData("t", "l", metrics=[{"entropy": 1.0}]))
+
+
 def test_an_auxiliary_objective_shows_its_figures_the_loss_first() -> None:
     metrics = [
         {"opid/depth": 2, "opid/rows": 4, "loss/opid": 0.5, "opid/why": {"stuck": 1}, "opidx/a": 1},

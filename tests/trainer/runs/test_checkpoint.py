@@ -10,6 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.trainer import small
+from trainer.learning.optim import build_optimizer
+from trainer.models.tiny import load_policy
 from trainer.runs.checkpoint import (
     CheckpointError,
     latest_checkpoint,
@@ -17,8 +19,6 @@ from trainer.runs.checkpoint import (
     restore_optimizer,
     save_checkpoint,
 )
-from trainer.models.tiny import load_policy
-from trainer.learning.optim import build_optimizer
 
 FILES = ["model.safetensors", "config.json", "optimizer.safetensors", "state.json", "manifest.json"]
 

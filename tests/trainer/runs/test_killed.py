@@ -12,12 +12,12 @@ from typing import Any
 from tests.support import ROOT, full_count
 from tests.trainer import small
 from tests.trainer.short_runs import run_config, sampled, trained, untimed
-from trainer.runs.checkpoint import load_checkpoint
 from trainer.config import resolve
 from trainer.loop import train
 from trainer.metrics import read_metrics
-from trainer.runs.resume import clear_strays
+from trainer.runs.checkpoint import load_checkpoint
 from trainer.runs.folder import RunFolder
+from trainer.runs.resume import clear_strays
 
 # Three iterations, a checkpoint after each, an evaluation after every second one, and only the
 # best and the last checkpoint are kept, so that some are removed on the way.
@@ -43,7 +43,7 @@ FULL = [
     *(f"save_file@{n}" for n in (1, 2, 3, 5, 6)),
     *(f"save_json@{n}" for n in (1, 2, 3, 4)),
     *(f"save_sync@{n}" for n in (1, 4, 9, 12, 27)),
-    *(f"save_rename@{n}" for n in range(1, 23)),
+    *(f"save_rename@{n}" for n in range(1, 23) if n != 9),
     "remove@1",
     *(f"eval@{n}" for n in (1, 2, 3)),
     *(f"eval_write@{n}" for n in (1, 3)),
@@ -78,6 +78,7 @@ def test_o25_a_run_killed_at_any_point_ends_as_an_unbroken_one(tmp_path: Path) -
     assert expected["strays"] == []
     assert len(expected["checkpoints"]) in (1, 2)
     points = FULL[: full_count(len(QUICK), len(FULL))]
+    assert len(set(points)) == len(points), "a point names a folder, which holds one run"
     (tmp_path / "config.json").write_text(json.dumps(resolve(config)))
     program = subprocess.run(
         [sys.executable, str(ROOT / "tests/trainer/killed_runs.py"), str(tmp_path), *points],
@@ -92,8 +93,9 @@ def test_o25_a_run_killed_at_any_point_ends_as_an_unbroken_one(tmp_path: Path) -
     assert [line["point"] for line in lines] == points
     for line in lines:
         point = line["point"]
-        assert line["killed"] == -9, f"{point}: the run was over before it was killed"
-        assert line["resumed"] == 0, f"{point}: {program.stderr[-2000:]}"
+        assert line["killed"] != 0, f"{point}: the run was over before it was killed"
+        assert line["killed"] == -9, f"{point}: the run failed before: {line['killed_said']}"
+        assert line["resumed"] == 0, f"{point}: {line['resumed_said']}"
         found = _outcome(tmp_path / point)
         for name, value in expected.items():
             assert found[name] == value, f"{point}: other {name}"

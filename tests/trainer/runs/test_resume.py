@@ -14,13 +14,13 @@ from tests.support import full_count
 from tests.trainer import small
 from tests.trainer.short_runs import run_config, sampled, trained, untimed
 from tests.trainer.two_worlds import cloned_policy, short_config
-from trainer.runs.checkpoint import CheckpointError, load_checkpoint
-from trainer.config.objective import ObjectiveConfig
-from trainer.worlds.environments import ALFWORLD
+from trainer.config.objective import CRITIC, ObjectiveConfig
 from trainer.loop import train
 from trainer.metrics import MetricsError, read_metrics
-from trainer.runs.resume import set_aside
+from trainer.runs.checkpoint import CheckpointError, load_checkpoint
 from trainer.runs.folder import RunFolder, RunFolderError
+from trainer.runs.resume import set_aside
+from trainer.worlds.environments import ALFWORLD
 
 
 def test_o25_resume_is_a_continuation(tmp_path: Path) -> None:
@@ -214,7 +214,6 @@ def test_o25_six_iterations_are_three_and_three_with_every_base_objective(
     settings: dict[str, Any] = {
         "model.path": str(cloned),
         "objective.name": name,
-        "objective.critic.lr": 1e-3,
         "auxiliary.sero.weight": 0.1,
         "run.iterations": 6,
         "run.save_turns": True,
@@ -224,6 +223,8 @@ def test_o25_six_iterations_are_three_and_three_with_every_base_objective(
     }
     if name == "dapo":
         settings["objective.dynamic_rounds"] = 2
+    if name in CRITIC:
+        settings["objective.critic.lr"] = 1e-3
     config = short_config(ALFWORLD, **settings)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     straight = train(config, whole)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from trainer.config import Config, ConfigError, config_hash, from_dict, load_con
 from trainer.loop import train
 from trainer.runs.folder import RunFolder, template_of
 from trainer.worlds.environments import ALFWORLD, WEBSHOP, Environment, register_environment
-from trainer.worlds.oracles import make_oracle, make_planner
+from trainer.worlds.oracles import check_oracle, check_planner, make_oracle, make_planner
 from trainer.worlds.tasks import check_splits, make_env, open_tasks, split_tasks
 
 LAMP: dict[str, Any] = {
@@ -118,6 +120,41 @@ def test_oracles_by_name_belong_to_an_environment() -> None:
     assert from_dict({"env": {"id": WEBSHOP}, "auxiliary": {"sero": {"oracle": "goal"}}})
 
 
+def test_an_oracle_is_refused_with_the_field_that_names_it() -> None:
+    field = "auxiliary.sero.oracle"
+    for name, told in (
+        ("goal", f"{field}=goal: unknown oracle for SeroALFWorld-v0: give planner, explorer"),
+        ("no.such:oracle", f"{field}=no.such:oracle: the module no.such cannot be imported"),
+        ("json:oracle", f"{field}=json:oracle: the module json has no 'oracle'"),
+        ("math:pi", f"{field}=math:pi is of type float: expected a function or class"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(told)):
+            make_oracle(name, None, ALFWORLD, field=field)
+        with pytest.raises(ConfigError, match=re.escape(told)):
+            check_oracle(name, ALFWORLD, field)
+    check_oracle("planner", ALFWORLD, field)
+    check_planner(ALFWORLD, "auxiliary.opsd.context=plan")
+
+
+@pytest.mark.parametrize(
+    ("env_id", "variable"), [(ALFWORLD, "SERO_ALFWORLD_DATA"), (WEBSHOP, "SERO_WEBSHOP_DATA")]
+)
+def test_data_that_a_config_names_in_vain_are_named_with_its_option(
+    env_id: str, variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = from_dict({"env": {"id": env_id, "data": str(tmp_path / "none")}}).env
+    told = re.escape(f"Here: --env.data PATH, or --env.data null with ${variable}.")
+    with pytest.raises(MissingData, match=told):
+        open_tasks(config)
+    with pytest.raises(MissingData, match=r"Here: --data PATH\.$"):
+        open_tasks(config, "--data")
+    # Where the variable is what counts, its own message is enough.
+    monkeypatch.setenv(variable, str(tmp_path / "none"))
+    with pytest.raises(MissingData) as caught:
+        open_tasks(replace(config, data=None))
+    assert "Here:" not in str(caught.value)
+
+
 def test_an_oracle_that_cannot_plan_is_no_planner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(lamp_world.Walker, "plan")
     assert make_oracle("walker", None, lamp_world.ENV_ID).privileged
@@ -130,7 +167,7 @@ def test_an_environment_without_oracles_has_none(monkeypatch: pytest.MonkeyPatch
 
     bare = Environment(lambda c: lamp_world.LampTasks(), lambda c, t, s: {}, ("dark",))
     monkeypatch.setitem(environments._ENVIRONMENTS, "Bare-v0", bare)
-    with pytest.raises(ConfigError, match="Unknown oracle 'planner' for Bare-v0: give none"):
+    with pytest.raises(ConfigError, match="'planner' for Bare-v0: it has none by name"):
         make_oracle("planner", None, "Bare-v0")
 
 

@@ -38,7 +38,8 @@ class Sdpo(Distiller):
 
     def prepare(self, rollouts: Rollouts, model: nn.Module) -> None:
         sections = self.sections(rollouts)
-        self.told = told_pairs(self.setup, rollouts, sections, self.section.max_prompt_tokens)
+        limit = self.section.max_prompt_tokens
+        self.told = told_pairs(self.setup, rollouts, sections, limit, _of_sibling)
         self.begin(self.told.pairs)
         shown = [sections[turn][0].title for turn in self.pairs]
         self._siblings = shown.count(TITLES["success"])
@@ -107,3 +108,8 @@ class Sdpo(Distiller):
             torch.tensor(has_M, dtype=torch.bool),
             success_threshold=self.section.success_threshold,
         )
+
+
+def _of_sibling(sections: Sections) -> bool:
+    """Whether a whole won rollout is shown, the same at every turn, and not a turn's feedback."""
+    return bool(sections) and sections[0].title == TITLES["success"]

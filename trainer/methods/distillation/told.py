@@ -6,7 +6,7 @@ plan from the state of the turn. All of it goes into the teacher's prompt and no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from agent_envs import Snapshot
 from agent_envs.errors import SeroError
 from trainer.auxiliary.feedback_context import TITLES, Section
 from trainer.methods.distillation.distributions import Pair
-from trainer.methods.privileged import rescored, with_sections
+from trainer.methods.privileged import Conversations, rescored, with_sections
 from trainer.methods.protocol import Rollouts, Setup
 from trainer.methods.reweighting.feedback import Sections, context_turns, success_sections
 from trainer.rollouts.data import Turn
@@ -51,22 +51,36 @@ class Told:
 
 
 def told_pairs(
-    setup: Setup, rollouts: Rollouts, sections: Sequence[Sections], max_tokens: int | None
+    setup: Setup,
+    rollouts: Rollouts,
+    sections: Sequence[Sections],
+    max_tokens: int | None,
+    of_episode: Callable[[Sections], bool] = lambda sections: False,
 ) -> Told:
     """Pairs of the turns that have sections.
 
     Args:
         sections: of each turn; empty: the turn is left out.
         max_tokens: limit of the teacher's prompt; None: that of the student's.
+        of_episode: whether these sections are the same for a whole episode. In chat such ones
+            stand at its beginning, others before the reply that is scored.
     """
     student = setup.student
     limit = student.max_prompt_tokens if max_tokens is None else max_tokens
     pairs: dict[int, Pair] = {}
     trained = [i for i, segment in enumerate(rollouts.segments) if segment.trained]
     truncated = 0
+    talks = Conversations(student, rollouts.turns)
     for i in trained:
         turn = rollouts.turns[i]
-        prompt = with_sections(student, turn, sections[i], max_tokens=limit)
+        prompt = with_sections(
+            student,
+            turn,
+            sections[i],
+            max_tokens=limit,
+            said=talks.before(i),
+            first=of_episode(sections[i]),
+        )
         truncated += prompt.truncated
         if prompt.on:
             pairs[i] = Pair(rollouts.segments[i], rescored(turn, prompt, i))
@@ -90,7 +104,9 @@ class Contexts:
     def told(self, rollouts: Rollouts) -> Told:
         """The iteration's pairs."""
         sections = self.sections(rollouts)
-        return told_pairs(self.setup, rollouts, sections, self.section.max_prompt_tokens)
+        whole = self.section.context == "success"
+        limit = self.section.max_prompt_tokens
+        return told_pairs(self.setup, rollouts, sections, limit, lambda _: whole)
 
     def sections(self, rollouts: Rollouts) -> list[Sections]:
         """For each turn; empty where there is nothing to tell."""

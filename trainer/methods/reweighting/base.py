@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trainer.auxiliary.serl import ReweightStats, lam_schedule
 from trainer.learning.update import score_segments
-from trainer.methods.privileged import TeacherPrompt, rescored, with_sections
+from trainer.methods.privileged import Conversations, TeacherPrompt, rescored, with_sections
 from trainer.methods.protocol import Method, PassLimits, Rollouts, Setup
 from trainer.methods.reweighting.feedback import Sections
 from trainer.methods.teacher import Teacher, TeacherKind
@@ -93,6 +93,12 @@ class Reweighting(Method, ABC):
     def contexts(self, rollouts: Rollouts) -> Sequence[Sections]:
         """What the teacher is told about each turn; empty: nothing, and the turn stays as it is."""
 
+    @property
+    def of_episode(self) -> bool:
+        """Whether what is told is one text for a whole episode: in chat it stands at its
+        beginning, not before the reply that is scored."""
+        return False
+
     @abstractmethod
     def weighed(self, turn: Turn) -> tuple[bool, ...]:
         """Which tokens of the reply count, (R,)."""
@@ -144,8 +150,16 @@ class Reweighting(Method, ABC):
         limit = self.section.max_prompt_tokens or student.max_prompt_tokens
         trained = [i for i, segment in enumerate(rollouts.segments) if segment.trained]
         tokens = {i: self.weighed(rollouts.turns[i]) for i in trained}
+        talks = Conversations(student, rollouts.turns)
         prompts = {
-            i: with_sections(student, rollouts.turns[i], contexts[i], max_tokens=limit)
+            i: with_sections(
+                student,
+                rollouts.turns[i],
+                contexts[i],
+                max_tokens=limit,
+                said=talks.before(i),
+                first=self.of_episode,
+            )
             for i in trained
         }
         rows = [i for i in trained if prompts[i].on and any(tokens[i])]

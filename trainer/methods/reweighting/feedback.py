@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent_envs.prompting import PromptView
+from agent_envs.prompting import ChatTemplate, PromptView
 from trainer.auxiliary.anchor_context import anchor_contexts
 from trainer.auxiliary.feedback_context import (
     TITLES,
@@ -33,8 +33,8 @@ def context_turns(student: Student, turns: Sequence[Turn]) -> list[ContextTurn]:
     """Turns as the context builders want them.
 
     - feedback: what the environment answered, as it came;
-    - next observation: the last user message of the next prompt, with history and commands; after
-      a last turn, of the prompt that would have come;
+    - next observation: the last user message of the next prompt, with history (in `window`) and
+      commands; after a last turn, of the prompt that would have come;
     - a trajectory succeeded if its last turn did; its return is the sum of the env's rewards.
 
     The goal stands before a first observation that does not state it.
@@ -118,6 +118,8 @@ def _next_prompt(student: Student, turn: Turn, following: Turn | None) -> str | 
     if following is None and not turn.done:
         return None
     view = _after(turn) if following is None else prompt_view(following)
+    if isinstance(student.template, ChatTemplate):
+        return student.template.message(view)["content"]
     rendered = student.template.render(view)
     return rendered if isinstance(rendered, str) else rendered[-1]["content"]
 

@@ -57,6 +57,10 @@ class Rlsd(Reweighting):
         told = context_turns(self.setup.student, rollouts.turns)
         return success_sections(told, self.section.rendering, self.section.context_steps)
 
+    @property
+    def of_episode(self) -> bool:
+        return True  # a solution, from the beginning to the end
+
     def weighed(self, turn: Turn) -> tuple[bool, ...]:
         return (True,) * len(turn.response_ids)
 

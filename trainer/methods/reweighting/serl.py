@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from trainer.auxiliary.judge_context import JUDGE_MODES
 from trainer.auxiliary.serl import act_loss, act_vocabulary_loss, reweight_advantages
 from trainer.learning.update import pad_like
 from trainer.methods.distillation.distributions import Distributions, Pair, distribution_backward
@@ -47,6 +48,10 @@ class Serl(Reweighting):
     def contexts(self, rollouts: Rollouts) -> Sequence[Sections]:
         told = context_turns(self.setup.student, rollouts.turns)
         return feedback_sections(told, self.section, self.judge)
+
+    @property
+    def of_episode(self) -> bool:
+        return self.section.source in JUDGE_MODES
 
     def weighed(self, turn: Turn) -> tuple[bool, ...]:
         return self.setup.student.command_mask(turn.response_ids)

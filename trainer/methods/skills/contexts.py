@@ -5,7 +5,9 @@
 Hindsight skills (SEED, OPID) come from an analyser that reads each finished trajectory; static ones
 (SDAR) from a library, chosen a task at a time. Prompts are made by `privileged.edited_prompt`, so
 they differ from the student's by the skill alone, and one that is longer than the student's may be
-is switched off. Nothing of this reaches a rollout: streams are the methods' own.
+is switched off. In chat an episode's skill goes into the first message, which states the task, and
+a step's into the message that the step answers. Nothing of this reaches a rollout: streams are the
+methods' own.
 
 Axis letters: N trajectories, M turns.
 """
@@ -41,8 +43,9 @@ from trainer.auxiliary.skills import (
 )
 from trainer.config.auxiliary.skills import RetrievalConfig
 from trainer.errors import ConfigError
-from trainer.methods.privileged import TeacherPrompt, edited_prompt
+from trainer.methods.privileged import Conversations, TeacherPrompt, edited_prompt
 from trainer.models.text_model import TextModel
+from trainer.rollouts.chat import Conversation
 from trainer.rollouts.data import Turn
 from trainer.rollouts.rollout import Student
 
@@ -204,6 +207,7 @@ def skill_prompts(
             episode's only; "step": the step's only, off at steps without one (OPID).
     """
     found = [TeacherPrompt(turn.prompt_ids, False) for turn in turns]
+    talks = Conversations(student, turns)
     for attempt, reply in zip(attempts, replies, strict=True):
         if reply is None or not reply.ok:
             continue
@@ -213,16 +217,22 @@ def skill_prompts(
                 kind, skill = "episode", reply.skill
             elif level == "step" and kind != "step":
                 continue
-            found[m] = _with_skill(student, turns[m], kind, skill)
+            found[m] = _with_skill(student, turns[m], talks.before(m), kind, skill)
     return found
 
 
-def _with_skill(student: Student, turn: Turn, kind: str, skill: str) -> TeacherPrompt:
+def _with_skill(
+    student: Student, turn: Turn, said: Conversation, kind: str, skill: str
+) -> TeacherPrompt:
+    def of_step(text: str) -> str:
+        return insert_step_skill(text, skill).text
+
+    def of_episode(text: str) -> str:
+        return insert_episode_skill(text, skill, turn.goal).text
+
     if kind == "step":
-        return edited_prompt(student, turn, lambda text: insert_step_skill(text, skill).text)
-    return edited_prompt(
-        student, turn, lambda text: insert_episode_skill(text, skill, turn.goal).text
-    )
+        return edited_prompt(student, turn, of_step, said=said)
+    return edited_prompt(student, turn, of_episode, said=said, first=True)
 
 
 # ------------------------------------------------------------------------- fixed libraries
@@ -308,9 +318,10 @@ def library_prompts(
     chosen: dict[str, tuple[StaticSkill, ...]],
 ) -> list[TeacherPrompt]:
     """The prompt of every turn with the skills of its group, (M,); off where it has none."""
+    talks = Conversations(student, turns)
     return [
-        _with_skill(student, turn, "episode", skills_text(chosen[turn.uid]))
+        _with_skill(student, turn, talks.before(m), "episode", skills_text(chosen[turn.uid]))
         if chosen[turn.uid]
         else TeacherPrompt(turn.prompt_ids, False)
-        for turn in turns
+        for m, turn in enumerate(turns)
     ]
