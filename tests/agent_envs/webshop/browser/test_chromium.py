@@ -175,6 +175,7 @@ def cmdline(pid: int) -> list[str]:
 PLAY = """
 import os, signal, sys, time
 from tests.agent_envs.webshop.browser.conftest import make, processes_of
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 env = make()
 env.reset(seed=0)
 print(*processes_of(env.unwrapped.front.pids[0]), flush=True)
