@@ -61,6 +61,11 @@ def read_result(path: Path, option: str) -> Mapping[str, Any]:
         result["split"], result["wins"], result["n"], result["success"]
         compare_outcomes(result, result)
         headline(result)
+    except IsADirectoryError as error:
+        raise SeroError(
+            f"{option} {path} is a folder. Name a result file, such as those in eval/ and "
+            "eval/later/ of a run folder."
+        ) from error
     except OSError as error:
         raise SeroError(f"{option} {path}: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:

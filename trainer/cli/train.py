@@ -115,7 +115,7 @@ def run(parsed: tuple[Args, list[str]]) -> int:
     from trainer.runs.signals import Ended, ended_in_order
 
     try:
-        with ended_in_order() as ending:
+        with ended_in_order(last=True) as ending:
             return _run(parsed, ending)
     except Ended as ended:
         return ended.code

@@ -64,6 +64,10 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
 
     try:
         text = path.read_text(encoding="utf-8")
+    except IsADirectoryError as error:
+        raise ConfigError(
+            f"{path} is a folder. Name a config file, such as those in examples/."
+        ) from error
     except OSError as error:
         raise ConfigError(f"Cannot read the config {path}: {error.strerror}.") from error
     try:

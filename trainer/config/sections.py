@@ -149,6 +149,11 @@ class RolloutConfig:
         positive("rollout.rollouts", self.rollouts)
         positive("rollout.max_new_tokens", self.max_new_tokens)
         positive("rollout.temperature", self.temperature)
+        if self.temperature < 1e-4:
+            raise ConfigError(
+                f"rollout.temperature={self.temperature} must be at least 0.0001: logits over less "
+                "than that overflow, and nothing is explored."
+            )
         if self.top_p != 1:
             raise ConfigError(
                 f"rollout.top_p={self.top_p} must be 1: log-probs of a cut distribution are not "

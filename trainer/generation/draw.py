@@ -59,13 +59,17 @@ def draw(
         name: what an error calls a row.
 
     Raises:
-        NonFiniteLogitsError: logits of which one is NaN or infinite, or all are minus infinity.
+        NonFiniteLogitsError: logits of which one is NaN or infinite, or all are minus infinity,
+            in a row that is not over.
     """
     device = logits_B_V.device
     # A maximum is enough: it is not finite where any logit is NaN or +inf, or where all are -inf.
     finite = logits_B_V.amax(dim=-1).isfinite()
     if not bool(finite.all()):
-        raise NonFiniteLogitsError(name(int(finite.int().argmin())))
+        wanted = finite | torch.tensor(over, dtype=torch.bool, device=device)
+        if not bool(wanted.all()):
+            raise NonFiniteLogitsError(name(int(wanted.int().argmin())))
+        logits_B_V = logits_B_V.masked_fill(~finite[:, None], 0.0)
 
     def column(values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=device)

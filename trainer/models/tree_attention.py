@@ -12,7 +12,7 @@ of a head.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -36,18 +36,20 @@ class _Costs(NamedTuple):
 
     call: pairs of a query and a key that cost as much as a call of their own.
     queries: at most so many of a piece in one call that is masked: what is masked is computed.
-    again: whether a piece that is most of its path takes the queries before it along, whose
-        results are dropped: then it is plainly causal, and needs no mask.
+    again: a piece of more queries than this that is most of its path takes the queries before it
+        along, whose results are dropped: then it is plainly causal, and needs no mask, and its
+        keys are gathered once.
     """
 
     call: int
     queries: int
-    again: bool
+    again: int
 
 
-_ON_CPU = _Costs(1 << 13, 256, False)
+# Masks and keys of a long piece would be several times of what else is kept of its tokens.
+_ON_CPU = _Costs(1 << 13, 256, 1024)
 # There a call is many kernels, pairs are cheap, and causal kernels are the fastest.
-_ELSEWHERE = _Costs(1 << 20, _MOST, True)
+_ELSEWHERE = _Costs(1 << 20, _MOST, 0)
 
 
 class _Part(NamedTuple):
@@ -92,18 +94,38 @@ class TreeAttention:
 
     calls: tuple[_Call, ...]
     order: Tensor | None
+    _added: dict[tuple[int, torch.dtype], Tensor] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, attend: Attend) -> Tensor:
         """(1, M, heads, D) of queries (1, heads, M, D), keys and values (1, heads, N, D)."""
         flat = [x[0].transpose(0, 1) for x in (query, key, value)]
         heads, size = query.shape[1], query.shape[3]
         seen = []
-        for call in self.calls:
+        for number, call in enumerate(self.calls):
             q = _take(flat[0], call.queries, call.rows)
             k, v = (_take(x, call.keys, call.rows) for x in flat[1:])
-            seen.append(attend(q, k, v, call.mask).reshape(-1, heads, size))
+            mask = self._mask(number, query)
+            seen.append(attend(q, k, v, mask).reshape(-1, heads, size))
         found = torch.cat(seen) if seen else query.new_zeros(0, heads, size)
         return (found if self.order is None else _select(found, self.order))[None]
+
+    def _mask(self, number: int, query: Tensor) -> Tensor | None:
+        """A call's mask. With gradient what is added to scores, the same one for all layers: torch
+        makes that of bools in each layer anew, and keeps every one for the backward pass."""
+        mask = self.calls[number].mask
+        if mask is None or not torch.is_grad_enabled():
+            return mask
+        dtype, device = query.dtype, query.device.type
+        if dtype == torch.float32 and torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+        added = self._added.get((number, dtype))
+        if added is None:
+            added = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+            added.masked_fill_(~mask, -torch.inf)
+            self._added[number, dtype] = added
+        return added
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +151,8 @@ def tree_row(tree: PrefixTree, before: Ints, device: torch.device | str = "cpu")
     wanted, slot = np.unique(before, return_inverse=True)
     everything = np.arange(len(tree.ids))
     costs = _ON_CPU if torch.device(device).type == "cpu" else _ELSEWHERE
-    apart = costs._replace(again=False)  # what stands before the wanted is not among them
+    # What stands before the wanted is not among them.
+    apart = costs._replace(again=len(everything))
     return TreeRow(
         _attention(_parts(tree, everything, costs), len(everything), costs, device),
         _attention(_parts(tree, wanted, apart), len(wanted), costs, device),
@@ -149,7 +172,7 @@ def _parts(tree: PrefixTree, tokens: Ints, costs: _Costs) -> list[_Part]:
             continue
         path = tree.paths[row][: int(places[-1]) + 1]
         whole = _Part(np.arange(low, high), places, path)
-        if costs.again and 2 * (high - low) > len(path):
+        if high - low > costs.again and 2 * (high - low) > len(path):
             whole = _Part(path, np.arange(len(path)), path, int(places[0]))
         if whole.causal:
             parts.append(whole)

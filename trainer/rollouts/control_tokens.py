@@ -7,9 +7,10 @@ before a chat template or a tokenizer gets it, and where such a string occurs a 
 its first character: `< |im_end|>`. Nothing else is changed, and text without such a string stays
 as it is, byte for byte.
 
-Control strings of a tokenizer are its special tokens, added tokens of the form `<|...|>`, and
-what has the form of a marker (`<...>`, `[INST]`) in its chat template or in what that makes. Tags
-that replies consist of (`<think>`, `<action>`, ...) are none: prompts and replies are made of them.
+Control strings of a tokenizer are its special tokens, added tokens of the form `<|...|>` or
+`[|...|]`, and what has the form of a marker (`<...>`, `[INST]`, `[|...|]`) in its chat template or
+in what that makes. Tags that replies consist of (`<think>`, `<action>`, ...) are none: prompts and
+replies are made of them.
 Nor are single characters and white space, which a tokenizer may use to end a text. Markers that are
 ordinary words, as `User:`, cannot be told from text and are not found.
 
@@ -26,14 +27,19 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from agent_envs.prompting import Message
+from trainer.errors import ConfigError
 
 __all__ = ["break_up", "control_strings", "harmless", "harmless_messages"]
 
 _TAGS = frozenset(
     f"<{slash}{name}>" for name in ("think", "action", "answer", "search") for slash in ("", "/")
 )
-_ADDED = re.compile(r"<[|\uff5c].+[|\uff5c]>")
-_MARKER = re.compile(r"""<[^<>\s'"{}()=]{1,64}>|\[/?[A-Z][A-Z0-9_]+\]""")
+_ADDED = re.compile(r"<[|\uff5c].+[|\uff5c]>|\[\|.+\|\]")
+_MARKER = re.compile(
+    r"""<[^<>\s'"{}()=]{1,64}>|\[/?[A-Z][A-Z0-9_]+\]|\[\|[^\[\]|\s'"{}()=]{1,64}\|\]"""
+)
+_SPACES = 4
+"""So often a space is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +158,29 @@ def _rewrites(tokenizer: Any) -> bool:
 
 
 def _without_ids(tokenizer: Any, text: str, ids: frozenset[int]) -> str:
-    """`text`, with a space inside whatever is encoded to one of `ids`."""
+    """`text`, with a space inside whatever is encoded to one of `ids`, or "?" where none helps.
+
+    Raises:
+        ConfigError: neither helps.
+    """
+    tried = 0
     while True:
         made = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         pairs = zip(made["input_ids"], made["offset_mapping"], strict=True)
         spans = [span for token, span in pairs if token in ids]
         if not spans:
             return text
+        before = text
         for start, end in reversed(spans):
+            # A token may take white space around it along.
+            start += len(text[start:end]) - len(text[start:end].lstrip())
             part = text[start:end]
-            # One character cannot be taken apart.
-            part = f"{part[0]} {part[1:]}" if len(part.strip()) > 1 else "?"
-            text = text[:start] + part + text[end:]
+            # One character cannot be taken apart, and some tokenizers do not see spaces.
+            apart = len(part.strip()) > 1 and tried < _SPACES
+            text = text[:start] + (f"{part[0]} {part[1:]}" if apart else "?") + text[end:]
+        if text == before:
+            raise ConfigError(
+                f"The policy's tokenizer encodes {text!r} to a control token, whatever stands "
+                "there. Give model.path the folder of a model with another tokenizer."
+            )
+        tried += 1

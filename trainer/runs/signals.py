@@ -65,11 +65,15 @@ class Ending:
 
 
 @contextmanager
-def ended_in_order() -> Iterator[Ending]:
+def ended_in_order(*, last: bool = False) -> Iterator[Ending]:
     """Makes the first SIGINT, SIGTERM or SIGHUP an `Ended` in the main thread.
 
     A signal that is ignored, as SIGHUP under `nohup`, or that has a handler already, stays so.
     Outside the main thread nothing is changed: signals are the main thread's.
+
+    Args:
+        last: the process ends behind the block. Where a signal ended that, further ones are met as
+            inside it, so a late one does not change the exit code while Python closes down.
 
     Raises:
         Ended: from whatever the block is doing.
@@ -98,5 +102,6 @@ def ended_in_order() -> Iterator[Ending]:
     try:
         yield ending
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if not (last and ending.number is not None):
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -7,6 +7,7 @@ wrapper appears in a snapshot.
 
 from __future__ import annotations
 
+import copyreg
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import numpy as np
 
 from agent_envs.core import TextEnv
 from agent_envs.errors import SnapshotMismatch
-from trainer.worlds.named import NamedError, somebodys
+from trainer.worlds.named import FAILURES, NamedError, somebodys
 
 __all__ = ["check_answer", "check_began", "checked", "name_of"]
 
@@ -57,8 +58,18 @@ def _checked_class(kind: type[TextEnv], name: str) -> type[TextEnv]:
                 return check_began(found, name)
 
         def step(self, action: str) -> Any:
-            with _located(self._task_id, self._taken + 1):
-                return check_answer(_called(name, "step", super().step, action), name)
+            task, number = self._task_id, self._taken + 1
+            try:
+                return check_answer(super().step(action), name)
+            except FAILURES:  # contexts only now: to enter two takes as long as a short step
+                with _located(task, number), somebodys(f"{name}: step"):
+                    raise
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            found = super().__reduce_ex__(protocol)
+            if type(found) is tuple and found[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
+                return (_remade, (kind, name, *found[1][1:]), *found[2:])
+            return found  # made in a way of its own
 
         def _capture(self, *arguments: Any) -> Any:
             with _located(self._task_id, self._taken):
@@ -78,6 +89,13 @@ def _checked_class(kind: type[TextEnv], name: str) -> type[TextEnv]:
     Checked.__name__, Checked.__qualname__ = kind.__name__, kind.__qualname__
     Checked.__module__, Checked.__doc__ = kind.__module__, kind.__doc__
     return Checked
+
+
+def _remade(kind: type[TextEnv], name: str, *arguments: Any) -> TextEnv:
+    """An empty object of the checked class, which pickle does not find by its name."""
+    made = _checked_class(kind, name)
+    found: TextEnv = made.__new__(made, *arguments)
+    return found
 
 
 def _called(name: str, what: str, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -139,10 +157,10 @@ def _check_observation(observation: Any, name: str, what: str) -> None:
 
 
 def _check_info(info: Any, name: str, what: str) -> None:
-    if not isinstance(info, Mapping):
+    if not isinstance(info, (dict, Mapping)):
         raise _wrong(name, what, "an info that is no mapping", info)
-    missing = sorted(_INFO.keys() - info.keys())
-    if missing:
+    if not info.keys() >= _INFO.keys():
+        missing = sorted(_INFO.keys() - info.keys())
         raise NamedError(
             f"{name}: {what} gives an info without {', '.join(map(repr, missing))}. See "
             "docs/environments.md for what info holds."
@@ -166,6 +184,8 @@ def _is_text(value: Any) -> bool:
     """Whether it is text that can be written: half of a surrogate pair alone cannot."""
     if not isinstance(value, str):
         return False
+    if value.isascii():
+        return True
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -178,11 +198,23 @@ def _is_flag(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (Real, np.bool_)) and math.isfinite(value)
+    if not isinstance(value, (float, int, Real, np.bool_)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int that no float holds
+        return False
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, tuple) and all(map(_is_text, value))
+    if not isinstance(value, tuple):
+        return False
+    try:
+        if "".join(value).isascii():  # one look at all of them
+            return True
+    except TypeError:
+        return False
+    return all(map(_is_text, value))
 
 
 _INFO: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -197,5 +229,5 @@ _INFO: dict[str, tuple[Callable[[Any], bool], str]] = {
     "score": (_is_number, "finite number"),
     "steps_left": (lambda value: value is None or type(value) is int, "number of steps, or None"),
     "stop_reason": (lambda value: value is None or _is_text(value), "text, or None"),
-    "provenance": (lambda value: isinstance(value, Mapping), "mapping"),
+    "provenance": (lambda value: isinstance(value, (dict, Mapping)), "mapping"),
 }

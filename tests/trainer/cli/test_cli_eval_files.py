@@ -136,3 +136,6 @@ def test_two_files_are_compared_without_playing(
         assert "plays nothing" in sero("eval", "--compare", earlier, later, *words).errors
     assert "is no evaluation result" in sero("eval", "--compare", run / "run.json", later).errors
     assert "No such file" in sero("eval", "--compare", run / "none.json", later).errors
+    folder = sero("eval", "--compare", run, later)
+    assert folder.code == 2
+    assert "is a folder. Name a result file" in folder.errors

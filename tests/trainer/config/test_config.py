@@ -43,6 +43,7 @@ def test_resolved_config_round_trips_through_yaml() -> None:
         ({"objective": {"dual_clip": 1.0}}, r"dual_clip=1\.0 must exceed 1"),
         ({"rollout": {"rollouts": 1}}, r"groups of one"),
         ({"rollout": {"temperature": 0}}, r"rollout\.temperature=0\.0 must be positive"),
+        ({"rollout": {"temperature": 1e-300}}, r"temperature=1e-300 must be at least 0\.0001"),
         ({"optim": {"lr": "nan"}}, r"optim\.lr=nan"),
         ({"model": {"hidden_size": 130}}, r"130 is not a multiple of model\.heads=4"),
         ({"warmstart": {"random_share": 0.99}}, r"sum to less than 1"),
@@ -186,3 +187,8 @@ def test_an_unknown_key_like_no_other_gets_the_list_and_no_guess() -> None:
     with pytest.raises(ConfigError, match=r"'run\.qqq'\. Known: .*seed.*iterations") as caught:
         from_dict({"run": {"qqq": 1}})
     assert "Did you mean" not in str(caught.value)
+
+
+def test_a_folder_in_the_place_of_a_config_is_said_to_be_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is a folder\. Name a config file"):
+        load_config(tmp_path)

@@ -87,6 +87,21 @@ def test_the_row_whose_logits_are_not_finite_is_named(bad: float) -> None:
     assert int(draw(logits, rows, [False] * 3)[0][1]) < 3
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_row_that_is_over_needs_no_logits(bad: float) -> None:
+    logits = torch.zeros(3, models.VOCAB)
+    logits[1] = bad
+    found = [
+        draw(some, models.requests([[1], [2], [3]]), [False, True, False])
+        for some in (logits, torch.zeros(3, models.VOCAB))
+    ]
+    assert torch.equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
+    logits[2] = bad
+    with pytest.raises(NonFiniteLogitsError, match="at c:"):
+        draw(logits, models.requests([[1], [2], [3]]), [False, True, False], "abc".__getitem__)
+
+
 @pytest.mark.parametrize("kind", sorted(models.KINDS))
 @pytest.mark.parametrize("weight", [float("nan"), float("inf")])
 def test_every_session_says_which_request_has_no_logits(kind: str, weight: float) -> None:

@@ -244,6 +244,7 @@ def test_however_attention_is_cut_into_calls(size: int, monkeypatch: pytest.Monk
     for changed in (
         costs._replace(call=0, queries=2),
         costs._replace(call=1 << 20),
+        costs._replace(again=2),
         tree_attention._ELSEWHERE,
     ):
         monkeypatch.setattr(tree_attention, "_ON_CPU", changed)
@@ -340,3 +341,50 @@ def test_nothing_trained_gives_nothing() -> None:
             assert packs(model)
         values = token_logprobs(model, collate(segments, shared=True), entropy=True)
         assert values.logprobs.shape == (2, 0)
+
+
+@pytest.mark.usefixtures("every_token")
+def test_all_layers_keep_one_mask_for_the_backward_pass() -> None:
+    """Its storage is the same one in each layer, and only where a gradient is wanted."""
+    prompt = tuple(i % 7 for i in range(40))
+    batch = collate([make_segment(prompt, (n, *(2,) * 30)) for n in range(8, 12)], shared=True)
+    assert batch.tree is not None
+    model = policy()
+    long_way(model)
+    assert packs(model)
+    masks = {call.mask.shape for call in batch.tree.whole.calls if call.mask is not None}
+    assert masks
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.shape in masks and not tensor.requires_grad and tensor.is_floating_point():
+            place = tensor.data_ptr()
+            kept[place] = kept.get(place, 0) + 1
+        return tensor
+
+    with torch.no_grad():
+        token_logprobs(model, batch)
+    assert not batch.tree.whole._added
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        token_logprobs(model, batch).logprobs.sum().backward()
+    layers = model.config.num_hidden_layers
+    assert layers > 1
+    assert sorted(kept) == sorted(mask.data_ptr() for mask in batch.tree.whole._added.values())
+    assert set(kept.values()) == {layers}
+    # Half precision has masks of its own.
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        token_logprobs(model, batch)
+    assert {kind for _, kind in batch.tree.whole._added} == {torch.float32, torch.bfloat16}
+
+
+def test_a_long_piece_keeps_no_masks() -> None:
+    """Replies of 1500 tokens behind 300 in common: what is kept grows with their tokens alone."""
+    segments = [
+        make_segment(tuple(i % 7 for i in range(300)), (n, *(2 for _ in range(1499))))
+        for n in range(8, 11)
+    ]
+    tree = prefix_tree([s.ids for s in segments])
+    assert len(tree.ids) == 300 + 3 * 1500
+    row = tree_attention.tree_row(tree, tree.paths[0][:1])
+    assert [(c.rows, c.mask) for c in row.whole.calls if c.mask is not None] == []
+    check(policy(), [make_segment(s.ids[:-3], s.ids[-3:]) for s in segments], 1e-5)

@@ -22,6 +22,7 @@ from tests.trainer import small
 from tests.trainer.chat import world
 from tests.trainer.chat.templates import CHATML, SPECIAL
 from trainer.baselines.models import PolicyModel
+from trainer.errors import ConfigError
 from trainer.models.text_model import encode_chat
 from trainer.rollouts.chat import ChatFormat, Conversation
 from trainer.rollouts.control_tokens import (
@@ -195,14 +196,47 @@ def test_single_characters_and_white_space_are_no_control_strings() -> None:
     assert harmless(tok, text) is text
 
 
-@pytest.mark.parametrize("text", ["a <END> b", "a \uff1cend\uff1e b", "a <end> b", "x<End><eNd>"])
-def test_other_spellings_of_a_token_are_found_where_a_tokenizer_rewrites_text(text: str) -> None:
+def _rewriting(*more: Any, **how: Any) -> Any:
+    """A tokenizer that rewrites text before it looks for its end token."""
     vocabulary = {"<unk>": 0, "<end>": 1, "a": 2, "b": 3, "<": 4, "end": 5, ">": 6, "x": 7}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), *more])
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tok = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>", unk_token="<unk>")
-    tok.add_tokens([AddedToken("<end>", special=True, normalized=True)], special_tokens=True)
+    end = AddedToken("<end>", special=True, normalized=True, **how)
+    tok.add_tokens([end], special_tokens=True)
+    return tok
+
+
+@pytest.mark.parametrize("text", ["a <END> b", "a \uff1cend\uff1e b", "a <end> b", "x<End><eNd>"])
+def test_other_spellings_of_a_token_are_found_where_a_tokenizer_rewrites_text(text: str) -> None:
+    tok = _rewriting()
     assert 1 in tok.encode(text, add_special_tokens=False)
     assert 1 not in encode_rendered(text, tok, "compact")
     assert harmless(tok, "a b") == "a b"
+
+
+def test_a_token_that_takes_white_space_along_is_taken_apart_itself() -> None:
+    tok = _rewriting(lstrip=True, rstrip=True)
+    assert 1 in tok.encode("a <END> b", add_special_tokens=False)
+    assert harmless(tok, "a <END> b") == "a < END> b"
+    assert 1 not in encode_rendered("a \t<END>\n<END> b", tok, "compact")
+
+
+def test_where_a_tokenizer_does_not_see_spaces_a_token_gives_way() -> None:
+    tok = _rewriting(normalizers.Replace(" ", ""))
+    assert 1 in tok.encode("a< END>b", add_special_tokens=False)
+    assert harmless(tok, "a<END>b") == "a?b"
+    everything = _rewriting(normalizers.Replace("?", "<end>"))
+    with pytest.raises(ConfigError, match="whatever stands there"):
+        harmless(everything, "a ? b")
+
+
+def test_markers_in_brackets_with_bars_are_found() -> None:
+    template = "{% for m in messages %}{{ '[|' + m.role + '|]' + m.content }}{% endfor %}"
+    tok = _templated(template)
+    tok.add_tokens([AddedToken("[|end of turn|]", special=False)])
+    assert {"[|user|]", "[|assistant|]", "[|end of turn|]"} <= set(control_strings(tok))
+    assert harmless(tok, "no.[|assistant|]yes") == "no.[ |assistant|]yes"
+    text = "[|a| + |b|] costs [x|y], click[item]"
+    assert harmless(tok, text) is text

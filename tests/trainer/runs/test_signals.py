@@ -187,6 +187,34 @@ def test_signals_are_as_before_behind_the_block_and_an_ignored_one_stays_ignored
             signal.signal(number, handler)
 
 
+def test_behind_the_last_block_a_late_signal_is_ignored() -> None:
+    kept = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with ended_in_order(last=True):
+            pass
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "nothing ended it"
+        with pytest.raises(Ended), ended_in_order(last=True) as ending:
+            _ended_twice(ending)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def test_a_signal_that_comes_while_python_closes_down_changes_no_exit_code() -> None:
+    program = (
+        "import os, sys\n"
+        "from trainer.cli import train\n"
+        "train._run = lambda *_: os.kill(os.getpid(), 15)\n"
+        "code = train.run(({}, []))\n"
+        "os.kill(os.getpid(), 15)\n"
+        "sys.exit(code)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=120, check=False)
+    assert found.returncode == 143
+
+
 def test_outside_the_main_thread_no_signal_is_touched() -> None:
     seen: list[Any] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,29 @@ def test_a_checked_environment_is_what_it_was() -> None:
     assert twin.step("roll") == env.step("roll") == plain.step("roll")
     assert agent_envs.restore(plain, snap) == agent_envs.restore(env, snap)
     assert copy.deepcopy(env).step("go east") == env.step("go east")
+    again = pickle.loads(pickle.dumps(env))
+    assert type(again) is type(env) is type(copy.copy(env))
+    assert again.step("go west") == env.step("go west")
+
+
+@pytest.mark.parametrize("key", ["reward", "score"])
+def test_a_number_that_no_float_holds_is_said_and_no_overflow(key: str) -> None:
+    env = OpenLampEnv(max_steps=8)
+    text, info = env.reset(options={"task_id": "house0/lamp0"})
+    reward: Any = 10**400 if key == "reward" else 0.0
+    info = {**info, "score": 10**400} if key == "score" else info
+    with pytest.raises(NamedError, match=f"{key}.* that is no finite number: found 1000"):
+        check_answer((text, reward, False, False, info), "env.id=x:y")
+
+
+@pytest.mark.parametrize("bad", [("look", 3), ("look", "\ud800"), ["look"], ("é", None)])
+def test_commands_that_are_no_texts_are_found_among_good_ones(bad: Any) -> None:
+    env = OpenLampEnv(max_steps=8)
+    text, info = env.reset(options={"task_id": "house0/lamp0"})
+    for good in ((), ("look", "é"), ("look", "")):
+        check_began((text, {**info, "admissible_actions": good}), "env.id=x:y")
+    with pytest.raises(NamedError, match="that is no tuple of texts"):
+        check_began((text, {**info, "admissible_actions": bad}), "env.id=x:y")
 
 
 def test_numbers_of_other_types_are_numbers() -> None:
