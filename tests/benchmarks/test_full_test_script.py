@@ -85,3 +85,4 @@ def test_parts_that_were_never_run_are_named_and_no_success(
     assert "not checked yet: tests\n" in capfd.readouterr().out
     kept = json.loads((small / "benchmarks/results/full_test.json").read_text())
     assert set(kept["parts"]) == {"tests/a", "tests/a/deep"}
+    assert kept["not_checked"] == ["tests"]
