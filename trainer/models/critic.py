@@ -114,9 +114,24 @@ class Critic:
         counts = Denominators(sum(int(m.sum()) for m in masks), len(rows), self.length)
         if self._explained is None:
             self._explained = _explained(values, found)
-        device = next(self.model.parameters()).device
         self.model.eval()
         self.optimizer.zero_grad(set_to_none=True)
+        self._losses.append(self._backward(rows, segments, found, values, counts, limits))
+        self._step()
+
+    def _backward(
+        self,
+        rows: Sequence[int],
+        segments: Sequence[Segment],
+        found: BaseAdvantages,
+        values: Sequence[Tensor],
+        counts: Denominators,
+        limits: PassLimits,
+    ) -> float:
+        """Accumulates the gradient of these rows' part of the loss; returns that part."""
+        assert found.targets is not None
+        assert found.target_mask is not None
+        device = next(self.model.parameters()).device
         total = 0.0
         for micro, batch in passes(self.model.backbone, [segments[i] for i in rows], limits):
             chosen = [rows[i] for i in micro]
@@ -134,7 +149,10 @@ class Critic:
             total += float(loss.detach())
             self._stats = stats if self._stats is None else self._stats + stats
             loss.backward()  # type: ignore[no-untyped-call]
-        self._losses.append(total)
+        return total
+
+    def _step(self) -> None:
+        """Clips by the norm and steps; a gradient that is not finite is refused."""
         norm = gradient_norm(self.model.parameters())
         if not torch.isfinite(torch.tensor(norm)):
             self._nonfinite += 1

@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from trainer.config import Config
 from trainer.learning.base_advantages import BaseAdvantages
-from trainer.learning.optim import gradient_norm, put_optimizer_tensors
-from trainer.learning.update import pad_like, passes, precision
+from trainer.learning.optim import put_optimizer_tensors
 from trainer.methods.protocol import PassLimits
 from trainer.models.critic import Critic, ValueModel
 from trainer.models.policy import collate
 from trainer.objectives import Denominators
 from trainer.objectives.groups import CONSTANT_TOLERANCE
-from trainer.objectives.value import ValueStats, value_loss
+from trainer.objectives.value import ValueStats
 from trainer.parallel.context import Group
 from trainer.parallel.reduce import even_passes, meets, sum_gradients
 from trainer.parallel.wrap import (
@@ -79,52 +78,6 @@ class SharedCritic(Critic):
         sum_gradients(self.model, self.group)
         self._losses.append(self.group.sum([loss])[0])
         self._step()
-
-    def _backward(
-        self,
-        rows: Sequence[int],
-        segments: Sequence[Segment],
-        found: BaseAdvantages,
-        values: Sequence[Tensor],
-        counts: Denominators,
-        limits: PassLimits,
-    ) -> float:
-        """Accumulates the gradient of these rows' part of the loss; returns that part."""
-        assert found.targets is not None
-        assert found.target_mask is not None
-        device = next(self.model.parameters()).device
-        total = 0.0
-        for micro, batch in passes(self.model.backbone, [segments[i] for i in rows], limits):
-            chosen = [rows[i] for i in micro]
-            with precision(device, limits.bf16):
-                value_B_T = self.model(batch)
-            loss, stats = value_loss(
-                value_B_T,
-                pad_like([values[i] for i in chosen], value_B_T),
-                pad_like([found.targets[i] for i in chosen], value_B_T),
-                pad_like([found.target_mask[i] for i in chosen], value_B_T) != 0,
-                clip=self.config.clip,
-                aggregation=self.aggregation,
-                denominators=counts,
-            )
-            total += float(loss.detach())
-            self._stats = stats if self._stats is None else self._stats + stats
-            loss.backward()  # type: ignore[no-untyped-call]
-        return total
-
-    def _step(self) -> None:
-        """Clips by the norm of the sum and steps; a sum that is not finite is refused."""
-        norm = gradient_norm(self.model.parameters())
-        if not torch.isfinite(torch.tensor(norm)):
-            self._nonfinite += 1
-            self.optimizer.zero_grad(set_to_none=True)
-            return
-        if self.grad_clip > 0 and norm > self.grad_clip:
-            for parameter in self.model.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(self.grad_clip / norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
 
     def metrics(self) -> dict[str, float | None]:
         """Of this iteration, of all ranks; they must all ask."""
