@@ -27,6 +27,8 @@ def short_config(env: str, **changes: Any) -> Config:
         "eval.initial": False,
     }
     world = SHOP if env == WEBSHOP else small.BASE
+    if changes.get("objective.name") == "none":
+        del less["rollout.reward"]  # nothing reads a reward there, so it is refused
     both = {k: v for k, v in world.items() if not k.startswith("auxiliary.")}
     return load_config({}, both | less | changes)
 
