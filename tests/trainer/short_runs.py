@@ -10,9 +10,10 @@ import torch
 from tests.trainer import small
 from trainer.config import Config
 from trainer.learning.learner import Learner
+from trainer.loop import train
 from trainer.methods.protocol import Setup
 from trainer.methods.registry import make_methods
-from trainer.metrics import Phases
+from trainer.metrics import Phases, read_metrics
 from trainer.models.tiny import save_policy
 from trainer.rollouts.data import read_turns
 from trainer.runs.folder import load_trained
@@ -40,6 +41,22 @@ def sampled(folder: Path) -> list[tuple[Any, ...]]:
 
 def trained(folder: Path) -> dict[str, torch.Tensor]:
     return small.weights(load_trained(folder)[1])
+
+
+def resumed_like_whole(config: Config, tmp_path: Path) -> list[dict[str, Any]]:
+    """Metrics of a whole run in `tmp_path`/whole, once a run that is resumed after its first
+    iteration, in `tmp_path`/parts, has its weights, metrics, sampled ids and roots."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    metrics = train(config, whole).metrics
+    train(config, parts, until=1)
+    train(config, parts, resume=True)
+    assert small.same(trained(whole), trained(parts))
+    assert untimed(read_metrics(parts / "metrics.jsonl")) == untimed(metrics)
+    assert sampled(whole) == sampled(parts)
+    one, other = whole / "roots.jsonl", parts / "roots.jsonl"
+    assert one.exists() == other.exists()
+    assert not one.exists() or one.read_text() == other.read_text()
+    return metrics
 
 
 def mixed(config: Config) -> list[Any]:

@@ -10,7 +10,7 @@ import pytest
 from agent_envs.prompting import ChatTemplate
 from tests.trainer import small
 from tests.trainer.chat import templates, world
-from tests.trainer.short_runs import sampled, trained, untimed
+from tests.trainer.short_runs import resumed_like_whole
 from trainer.branches.branching import Brancher, grow
 from trainer.branches.records import RootChoice
 from trainer.branches.targets import branch_prompts
@@ -18,7 +18,6 @@ from trainer.config import ConfigError
 from trainer.loop import train
 from trainer.methods.imitation.oracle_rows import branch_rows
 from trainer.methods.privileged import prompt_view
-from trainer.metrics import read_metrics
 from trainer.models.packing import chains
 from trainer.rollouts.data import read_turns, segments_from_turns
 from trainer.rollouts.tokens import decode
@@ -129,15 +128,8 @@ def test_o25_two_iterations_of_grpo_and_sero_and_a_resume(tmp_path, template):
         env__max_steps=4,
         eval__tasks=2,
     )
-    straight = train(c, tmp_path / "whole")
-    train(c, tmp_path / "parts", until=1)
-    train(c, tmp_path / "parts", resume=True)
-    assert small.same(trained(tmp_path / "whole"), trained(tmp_path / "parts"))
-    assert untimed(read_metrics(tmp_path / "parts/metrics.jsonl")) == untimed(straight.metrics)
-    assert sampled(tmp_path / "whole") == sampled(tmp_path / "parts")
-    roots = (tmp_path / "whole/roots.jsonl").read_text()
-    assert roots == (tmp_path / "parts/roots.jsonl").read_text()
-    assert roots
+    resumed_like_whole(c, tmp_path)
+    assert (tmp_path / "whole/roots.jsonl").read_text()
     result = json.loads((tmp_path / "whole/eval/000002_valid_seen.json").read_text())
     assert result["context"] == "chat"
     assert result["history_length"] is None

@@ -16,7 +16,7 @@ from tests.trainer import small
 from tests.trainer.chat import templates, world
 from tests.trainer.methods.skill_runs import SECTIONS, SKILLS
 from tests.trainer.methods.toy_analysers import skill_of
-from tests.trainer.short_runs import sampled, trained
+from tests.trainer.short_runs import resumed_like_whole
 from trainer.auxiliary.feedback_context import Section, render_trajectory
 from trainer.auxiliary.judge_context import JUDGE_TITLE
 from trainer.auxiliary.skills import EPISODE_TITLE, STEP_TITLE
@@ -24,7 +24,6 @@ from trainer.auxiliary.teacher_prompt import CLOSING, EPISODE_CLOSING
 from trainer.config import Config
 from trainer.learning.learner import Learner
 from trainer.learning.update import score_segments
-from trainer.loop import train
 from trainer.methods.privileged import (
     Conversations,
     edited_prompt,
@@ -392,11 +391,7 @@ def test_runs_in_chat_go_on_after_a_stop_as_without_it(name: str, tmp_path: Path
         eval__tasks=1,
         **{f"auxiliary__{name}": section},
     )
-    lines = train(c, tmp_path / "whole").metrics
-    train(c, tmp_path / "parts", until=1)
-    train(c, tmp_path / "parts", resume=True)
-    assert small.same(trained(tmp_path / "whole"), trained(tmp_path / "parts"))
-    assert sampled(tmp_path / "whole") == sampled(tmp_path / "parts")
+    lines = resumed_like_whole(c, tmp_path)
     covered = ("row_coverage", "context_share", "rows_on", "episode_rows_on")
     assert any(line.get(f"{name}/{key}") for line in lines for key in covered)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.trainer import small
 from tests.trainer.chat import templates, world
-from tests.trainer.short_runs import sampled, trained, untimed
+from tests.trainer.short_runs import resumed_like_whole
 from trainer.branches.branching import THOUGHT, Brancher
 from trainer.branches.records import GrownRoot
 from trainer.branches.targets import branch_prompts, branch_views
@@ -18,10 +18,8 @@ from trainer.branches.thoughts import ThinkingBrancher
 from trainer.config import Config, ConfigError
 from trainer.generation.base import Generation, GenerationRequest
 from trainer.generation.hf import HFSampler
-from trainer.loop import train
 from trainer.methods.protocol import Setup
 from trainer.methods.registry import make_methods
-from trainer.metrics import read_metrics
 from trainer.models.packing import chains
 from trainer.rng import stream
 from trainer.rollouts.rollout import Student, Trajectory
@@ -303,17 +301,9 @@ def test_two_iterations_and_a_resume(mode: str, tmp_path: Path) -> None:
         env__max_steps=4,
         eval__tasks=1,
     )
-    straight = train(c, tmp_path / "whole")
-    train(c, tmp_path / "parts", until=1)
-    train(c, tmp_path / "parts", resume=True)
-    assert small.same(trained(tmp_path / "whole"), trained(tmp_path / "parts"))
-    assert untimed(read_metrics(tmp_path / "parts/metrics.jsonl")) == untimed(straight.metrics)
-    assert sampled(tmp_path / "whole") == sampled(tmp_path / "parts")
-    assert (tmp_path / "whole/roots.jsonl").read_text() == (
-        tmp_path / "parts/roots.jsonl"
-    ).read_text()
+    lines = resumed_like_whole(c, tmp_path)
     if mode == "none":
-        assert sum(line["sero/rows"] for line in straight.metrics) > 0
+        assert sum(line["sero/rows"] for line in lines) > 0
     else:  # an untrained policy ends no thought
-        reasons = [line["sero/invalid_reasons"] for line in straight.metrics]
+        reasons = [line["sero/invalid_reasons"] for line in lines]
         assert any(found.get("no_thought", 0) > 0 for found in reasons)

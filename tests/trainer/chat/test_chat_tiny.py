@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.trainer import small
-from tests.trainer.short_runs import sampled, trained
+from tests.trainer.short_runs import resumed_like_whole
 from trainer.config import Config
 from trainer.loop import train
 from trainer.models.packing import chains
@@ -58,11 +58,7 @@ def test_a_policy_of_another_run_learns_in_conversations(
     save_policy(folder, small.model(), small.tokenizer())
     sections = {f"auxiliary__{name}": section for name, section in auxiliary.items()}
     c = _config(model__path=str(folder), run__iterations=2, **sections)
-    train(c, tmp_path / "whole")
-    train(c, tmp_path / "parts", until=1)
-    train(c, tmp_path / "parts", resume=True)
-    assert small.same(trained(tmp_path / "whole"), trained(tmp_path / "parts"))
-    assert sampled(tmp_path / "whole") == sampled(tmp_path / "parts")
+    resumed_like_whole(c, tmp_path)
     turns = read_turns(tmp_path / "whole/turns/000000.parquet")
     found = chains([segment.ids for segment in segments_from_turns(turns)])
     assert len(found) == len({(t.uid, t.tid) for t in turns}) < len(turns)
