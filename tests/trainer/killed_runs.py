@@ -29,6 +29,7 @@ import trainer.loop
 import trainer.metrics
 import trainer.runs.checkpoint
 import trainer.runs.info
+import trainer.runs.manifest
 import trainer.runs.status
 from trainer.config import Config, from_dict
 
@@ -40,6 +41,7 @@ POINTS: dict[str, tuple[Any, str]] = {
     "turns": (trainer.iteration, "write_turns"),
     "save_file": (trainer.runs.checkpoint, "save_file"),
     "save_json": (trainer.runs.checkpoint, "write_json"),
+    "manifest": (trainer.runs.manifest, "write_json"),  # the first is of initial/
     "save_sync": (trainer.runs.checkpoint, "_sync"),
     "save_rename": (trainer.runs.checkpoint.os, "replace"),  # any file of the run
     "remove": (trainer.runs.checkpoint.shutil, "rmtree"),
