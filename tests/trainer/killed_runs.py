@@ -42,7 +42,7 @@ POINTS: dict[str, tuple[Any, str]] = {
     "save_file": (trainer.runs.checkpoint, "save_file"),
     "save_json": (trainer.runs.checkpoint, "write_json"),
     "manifest": (trainer.runs.manifest, "write_json"),  # the first is of initial/
-    "save_sync": (trainer.runs.checkpoint, "_sync"),
+    "save_sync": (trainer.runs.manifest.os, "fsync"),  # files, folders, those of initial/ first
     "save_rename": (trainer.runs.checkpoint.os, "replace"),  # any file of the run
     "remove": (trainer.runs.checkpoint.shutil, "rmtree"),
     "eval": (trainer.iteration, "evaluate"),
