@@ -30,7 +30,9 @@ __all__ = ["changed_fields", "checkpoint_to_resume", "clear_strays", "cut_logs",
 
 _NUMBER = re.compile(r"(\d{6,})(_.*\.json|\.parquet)?")
 # Names that `tempfile` gives to what will be a numbered file, or one of the run's own.
-_STRAY = re.compile(r"\.(\d{6,}(_.*\.json|\.parquet)?|(run|status|warmstart)\.json)\.\w{8}")
+_STRAY = re.compile(
+    r"\.(\d{6,}(_.*\.json|\.parquet)?|(manifest|run|status|warmstart)\.json)\.\w{8}"
+)
 
 
 def checkpoint_to_resume(folder: RunFolder, iteration: int | None = None) -> Checkpoint:
@@ -87,8 +89,8 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def clear_strays(folder: RunFolder) -> None:
     """Removes what a killed run was still writing, or removing, under a name of its own."""
-    places = (folder.path, folder.checkpoints, folder.path / "turns", folder.path / "eval")
-    for path in [path for place in places for path in place.glob(".*")]:
+    parts = (folder.initial, folder.checkpoints, folder.path / "turns", folder.path / "eval")
+    for path in [path for place in (folder.path, *parts) for path in place.glob(".*")]:
         if _STRAY.fullmatch(path.name) is None:
             continue
         if path.is_dir():
