@@ -1,10 +1,55 @@
-"""Ending worker processes: patiently, then not."""
+"""Worker processes: starting them where no signal can lose one, and ending them."""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
+from typing import Any
+
+_ENDING = ("SIGINT", "SIGTERM", "SIGHUP")  # the last not on every system
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Around the start of a worker and the note of who has to end it.
+
+    A signal whose handler raises in between would leave the worker to nobody. In the main thread
+    the handlers of SIGINT, SIGTERM and SIGHUP therefore run behind the block. The worker is born
+    with SIGINT held back, so that a Ctrl-C, which the terminal sends to it too, does not break it
+    off half made: it has to call `leave_interrupts` first.
+    """
+    came: list[int] = []
+    before: dict[int, Any] = {}
+    masked = None
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in (getattr(signal, name) for name in _ENDING if hasattr(signal, name)):
+                if callable(handler := signal.getsignal(number)):
+                    before[number] = handler
+                    signal.signal(number, lambda number, _: came.append(number))
+        if hasattr(signal, "pthread_sigmask"):
+            resource_tracker.ensure_running()  # its start would end the masking
+            masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        yield
+    finally:
+        if masked is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
+
+
+def leave_interrupts() -> None:
+    """For a worker: from now on a Ctrl-C is its parent's alone, who gets it too and ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def end_processes(processes: Sequence[BaseProcess], grace: float) -> None:

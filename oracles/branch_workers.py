@@ -8,7 +8,6 @@ long is replaced, and only the branch that it was at is lost.
 from __future__ import annotations
 
 import multiprocessing
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from typing import Any
 
 from agent_envs import Snapshot
 from agent_envs.errors import InvalidOption, WorkerError
-from agent_envs.processes import end_processes
+from agent_envs.processes import end_processes, leave_interrupts, starting
 from oracles.branch import Branch
 from oracles.branches import (
     WORKER_ERROR,
@@ -116,12 +115,13 @@ class Workers:
             name=f"oracles-worker-{len(self._workers)}",
             daemon=True,  # ended with this process, whatever happens
         )
-        try:
-            process.start()
-        finally:
-            there.close()
         worker = _Worker(process, here)
-        self._workers.append(worker)
+        with starting():
+            try:
+                process.start()
+            finally:
+                there.close()
+            self._workers.append(worker)
         return worker
 
     def _wait_for(self, worker: _Worker) -> None:
@@ -191,6 +191,8 @@ class Workers:
         )
         self._workers.remove(worker)
         _end_workers([worker], grace=0.0)
+        if not self._end.still_active():
+            raise WorkerError("The workers were ended while they ran branches.")
         self._wait_for(self._start())
 
 
@@ -214,7 +216,7 @@ _ABSENT: Any = None
 
 def _work(pipe: Connection, oracle_factory: OracleFactory, make: Callable[[], Env]) -> None:
     """The life of a worker: make oracle and environment, answer requests, close."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends its workers
+    leave_interrupts()
     try:
         oracle, env = oracle_factory(), make()
     except Exception as error:

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from gymnasium.vector import AutoresetMode
 
 from agent_envs.errors import InvalidOption, WorkerError
-from agent_envs.processes import end_processes
+from agent_envs.processes import end_processes, leave_interrupts, starting
 from agent_envs.vector.arguments import whole
 from agent_envs.vector.calls import Description, Env, Outcome, Recipe, Request, perform
 from agent_envs.vector.vector_env import TextVectorEnv
@@ -186,11 +186,12 @@ def _start_workers(workers: list[Worker], recipe: Recipe, num_envs: int, n: int)
             name=f"agent_envs-worker-{number}",
             daemon=True,  # ended with this process, whatever happens
         )
-        try:
-            process.start()
-        finally:
-            there.close()
-        workers.append(Worker(process, here, places))
+        with starting():
+            try:
+                process.start()
+            finally:
+                there.close()
+            workers.append(Worker(process, here, places))
 
 
 def _end_workers(workers: list[Worker], grace: float) -> None:
@@ -267,7 +268,7 @@ def _cores() -> int:
 
 def _work(pipe: Connection, places: tuple[int, ...], recipe: Recipe) -> None:
     """The life of a worker: make the envs, answer requests, close."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends its workers
+    leave_interrupts()
     signal.signal(signal.SIGTERM, _leave)
     envs: dict[int, Env] = {}
     try:

@@ -32,6 +32,9 @@ class Ahead(Generic[T]):
     def __init__(self, work: Callable[[Callable[[], bool]], T], name: str) -> None:
         self.seconds = 0.0
         self._dropped = threading.Event()
+        # Waited for in place of the thread: a `join` that a signal interrupts takes a thread that
+        # still runs for one that has ended (Python up to 3.12, gh-90882).
+        self._over = threading.Event()
         self._results: list[T] = []
         self._error: BaseException | None = None
         self._work = work
@@ -40,6 +43,7 @@ class Ahead(Generic[T]):
 
     def result(self) -> T:
         """Waits for the work. Raises what the work raised."""
+        self._over.wait()
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -48,6 +52,7 @@ class Ahead(Generic[T]):
     def abandon(self) -> None:
         """Says that the result is not wanted any more and waits until the work is over."""
         self._dropped.set()
+        self._over.wait()
         self._thread.join()
 
     def _run(self) -> None:
@@ -58,3 +63,4 @@ class Ahead(Generic[T]):
             self._error = error
         finally:
             self.seconds = time.perf_counter() - start
+            self._over.set()

@@ -112,18 +112,12 @@ def run(parsed: tuple[Args, list[str]]) -> int:
     Raises:
         PlanError: an option of `--plan` without it, or one that the config excludes.
     """
-    import multiprocessing
-
-    from agent_envs.processes import end_processes
     from trainer.runs.signals import Ended, ended_in_order
 
     try:
         with ended_in_order(last=True) as ending:
             return _run(parsed, ending)
     except Ended as ended:
-        # A signal that came while a worker was being started left it to nobody, and Python would
-        # wait for it.
-        end_processes(multiprocessing.active_children(), grace=0.0)
         return ended.code
 
 

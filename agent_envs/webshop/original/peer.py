@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from agent_envs.errors import DataError, MissingData, MissingExtra, WorkerError
+from agent_envs.processes import end_processes, starting
 from agent_envs.webshop.catalogue import RawFiles
 from agent_envs.webshop.original.peer_process import Setup, serve
 
@@ -103,9 +104,10 @@ class OriginalShop:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(theirs, setup), daemon=True)
-        self._process.start()
-        theirs.close()
         try:
+            with starting():
+                self._process.start()
+            theirs.close()
             self._answer(f"loading {files.products}")
         except BaseException:
             self.close()
@@ -157,10 +159,8 @@ class OriginalShop:
     def close(self) -> None:
         """End the process."""
         self._connection.close()  # it leaves when it reads that, cleaning up after itself
-        self._process.join(5)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        if self._process.pid is not None:  # it was started
+            end_processes([self._process], grace=5.0)
         self._no_humans.cleanup()
 
     def __enter__(self) -> OriginalShop:

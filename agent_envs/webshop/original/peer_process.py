@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from agent_envs.processes import leave_interrupts
 from agent_envs.webshop.original.stand_in import StandInIndex
 
 
@@ -52,6 +53,7 @@ def serve(connection: Connection, setup: Setup) -> None:
     A call is ``(name of a method of _Peer, arguments)``, an answer ``("value", result)`` or
     ``("error", kind, message)``. The first answer says whether loading worked.
     """
+    leave_interrupts()
     # Bars and lines that the original prints would get between those of whoever started us.
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.dont_write_bytecode = True  # nothing is written into the checkout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -121,6 +122,33 @@ def test_work_ahead() -> None:
 
     with pytest.raises(SystemExit, match="from a thread"):
         Ahead(stop, "work").result()
+
+
+def test_work_is_waited_for_though_a_signal_interrupted_the_waiting() -> None:
+    over: list[str] = []
+
+    def work(wanted: Callable[[], bool]) -> None:
+        while wanted():
+            time.sleep(0.001)
+        time.sleep(0.1)
+        over.append("over")
+
+    def interrupt(number: int, _: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    ahead = Ahead(work, "work")
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            ahead.result()
+        assert over == []
+        ahead.abandon()
+        assert over == ["over"]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        ahead.abandon()
 
 
 def test_workers_are_a_number() -> None:
