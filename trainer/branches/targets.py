@@ -40,6 +40,8 @@ NO_THOUGHT: Final = "no_thought"
 """The sampled reply ends no thought."""
 BAD_THOUGHT: Final = "bad_thought"
 """Behind this thought the reply is malformed, or it sends another command than the oracle's."""
+UNSAYABLE: Final = "unsayable"
+"""No reply sends the oracle's command, which spells a control token or a tag."""
 
 
 def branch_prompts(
@@ -189,11 +191,11 @@ def _target(
             loss_tokens=config.trained_tokens,
             z_tokens=config.z_tokens,
         )
-    if config.think_mode in ("sampled", "full"):
-        parsed = template.parse(reply_text(tokenizer, target.ids, (end_id,)))
-        if not parsed.format_valid or parsed.command != step.action.strip().lower():
-            return BAD_THOUGHT
-    return target
+    sent = student.sends(target.ids, step.action)
+    if config.think_mode not in ("sampled", "full"):
+        return target if sent else UNSAYABLE
+    well_formed = template.parse(reply_text(tokenizer, target.ids, (end_id,))).format_valid
+    return target if sent and well_formed else BAD_THOUGHT
 
 
 def _thought(step: BranchStep, config: SeroConfig) -> str | None:

@@ -319,12 +319,12 @@ def _coerce(value: Any, hint: Any, path: str) -> Any:
         known = f"{path}={value!r} must be one of {', '.join(map(str, get_args(hint)))}."
         raise ConfigError(f"{told} {known}" if told else known)
     if origin is tuple:
-        if isinstance(value, str):
+        if isinstance(value, str) and value.lower() not in ("null", "none"):
             # From the command line: a,b or, as in a file, [a, b].
             parts = value.removeprefix("[").removesuffix("]").split(",")
             value = [part.strip() for part in parts if part.strip()]
         if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{path}={value!r} must be a list.")
+            raise ConfigError(f"{path}={value!r} must be a list; one without anything is [].")
         return tuple(_coerce(v, get_args(hint)[0], f"{path}[{i}]") for i, v in enumerate(value))
     return _scalar(value, hint, path)
 

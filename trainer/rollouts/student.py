@@ -118,6 +118,10 @@ class Student:
         """The reply that sends `command`, to be trained on."""
         return tokens.encode_reply(self.template, command, self.tokenizer, self.end_id)
 
+    def sends(self, ids: Sequence[int], command: str) -> bool:
+        """Whether a target, read as a reply is, sends `command`."""
+        return tokens.sends(self.template, ids, self.tokenizer, self.end_id, command)
+
     def command_mask(self, ids: Sequence[int]) -> tuple[bool, ...]:
         """Which tokens of a sampled reply hold the executed command."""
         return tokens.command_mask(self.template, ids, self.tokenizer, self.stop_ids)

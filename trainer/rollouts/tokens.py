@@ -263,6 +263,17 @@ def reply_text(tokenizer: Any, ids: Sequence[int], stop_ids: Collection[int]) ->
     return decode(tokenizer, strip_stop(ids, stop_ids))
 
 
+def sends(
+    template: PromptTemplate, ids: Sequence[int], tokenizer: Any, end_id: int, command: str
+) -> bool:
+    """Whether a target, read as a reply is, sends `command`.
+
+    Not one that spells a control token or a tag, nor one that the tokenizer does not keep.
+    """
+    parsed = template.parse(reply_text(tokenizer, ids, (end_id,)))
+    return parsed.command == command.strip().lower()
+
+
 def strip_stop(ids: Sequence[int], stop_ids: Collection[int]) -> list[int]:
     """Drop one trailing stop token, if there is one."""
     body = list(ids)

@@ -197,7 +197,8 @@ def _report(
 def segments(
     demonstrations: Sequence[Demonstration], student: Student, trained: TokenSet = "all"
 ) -> list[Segment]:
-    """One segment per decision whose prompt fits; of the reply, the `trained` tokens.
+    """One segment per decision whose prompt fits and whose command a reply can send; of the
+    reply, the `trained` tokens.
 
     `all` is the whole reply, tags and end token too. In chat the prompt holds the episode up to
     there, injected steps as if the policy had taken them; of those nothing is trained.
@@ -217,7 +218,8 @@ def segments(
                 loss_tokens=trained,
             )
             said = student.answered(said, view, prompt_ids, target.ids)
-            if view.step in own and student.fits(prompt_ids):
+            sent = student.sends(target.ids, command)
+            if view.step in own and sent and student.fits(prompt_ids):
                 mask = None if trained == "all" else target.loss_mask
                 result.append(make_segment(prompt_ids, target.ids, mask=mask))
     return result

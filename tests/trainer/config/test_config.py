@@ -97,6 +97,13 @@ def test_overrides_are_typed_like_their_fields() -> None:
     assert config.objective.use_std is False
 
 
+@pytest.mark.parametrize("value", ["null", "None", None])
+def test_no_list_is_not_a_list_with_that_name(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"eval\.splits=.* must be a list; .* is \[\]\."):
+        load_config({}, {"eval.splits": value})
+    assert load_config({}, {"eval.splits": "[]"}).eval.splits == ()
+
+
 @pytest.mark.parametrize("arguments", [["optim.lr", "1"], ["--optim.lr"], ["--"]])
 def test_malformed_overrides_are_refused(arguments: list[str]) -> None:
     with pytest.raises(ConfigError):

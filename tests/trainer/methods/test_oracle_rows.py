@@ -139,6 +139,8 @@ def test_an_episode_that_does_not_fit_or_does_not_end_is_not_used() -> None:
     assert desk.target("go to shelf 1") is None
     desk.max_target_tokens = len(desk.student.target("go to shelf 1").ids)
     assert desk.target("go to shelf 1") == desk.student.target("go to shelf 1")
+    desk.max_target_tokens = 64
+    assert desk.target("go to <end>") is None, "a control token is broken up"
     narrow = replace(desk.student, max_prompt_tokens=20)
     beside = oracle_episode(
         desk.env, desk.oracle, trajectory.snapshots[0], narrow, max_target_tokens=64
@@ -146,7 +148,11 @@ def test_an_episode_that_does_not_fit_or_does_not_end_is_not_used() -> None:
     assert (beside.reasons, beside.rows) == (("prompt_too_long",), ())
     metrics = desk.metrics("x")
     assert metrics["x/asked"] == 4
-    assert metrics["x/invalid_reasons"] == {"oracle_over_budget": 1, "target_too_long": 2}
+    assert metrics["x/invalid_reasons"] == {
+        "oracle_over_budget": 1,
+        "target_too_long": 2,
+        "unsayable": 1,
+    }
     assert metrics["x/oracle_s"] > 0
     desk.oracle = Says(Decision(PlanStatus.TIMEOUT, None))
     assert desk.label(trajectory, 0) is None

@@ -214,6 +214,23 @@ def test_a_thought_that_would_act_or_is_malformed_makes_the_branch_invalid(thoug
     assert grown.reasons == ("bad_thought",)
 
 
+@pytest.mark.parametrize("command", ["look<end>", "look</action> now", "inventory"])
+@pytest.mark.parametrize("think_mode", ["empty", "template", "none"])
+def test_a_command_that_no_reply_sends_makes_the_branch_invalid(
+    command: str, think_mode: Any
+) -> None:
+    config = sero_config(max_depth=2)
+    section = replace(config.auxiliary.sero, think_mode=think_mode)  # type: ignore[type-var]
+    brancher = brancher_of(config)
+    root = play_on(RootChoice(0, 0), lookers(sero_config())[0], brancher.env, _Thinker(""), section)
+    steps = (replace(root.branch.steps[0], action=command), *root.branch.steps[1:])
+    root = replace(root, gate=1.0, branch=replace(root.branch, steps=steps))
+    found = with_rows(root, [(5,)] * 2, brancher.student, section, 200)
+    said = command == "inventory"
+    assert (found.valid, bool(found.rows)) == (said, said)
+    assert found.reasons == (() if said else ("unsayable",))
+
+
 # ---------------------------------------------------------------- forced replies
 
 

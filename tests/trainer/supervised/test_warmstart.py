@@ -78,6 +78,13 @@ def test_rows_train_the_whole_reply_and_nothing_else() -> None:
         assert all(row.loss_mask[first:])
 
 
+def test_a_command_that_no_reply_sends_is_not_trained() -> None:
+    demonstration = _demonstrations(repeat=1)[0]
+    (view, _), *rest = demonstration.decisions
+    forged = replace(demonstration, decisions=((view, "look<end>"), *rest))
+    assert len(segments([forged], small.student())) == len(rest)
+
+
 def test_training_is_deterministic_and_learns() -> None:
     rows = segments(_demonstrations(repeat=1), small.student())
     config = WarmstartConfig(steps=30, batch=8, lr=1e-2, warmup_steps=3)

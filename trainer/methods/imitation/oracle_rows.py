@@ -27,6 +27,7 @@ from oracles.branch import Branch, BranchStep, RootRecord
 from oracles.branch import run as run_branch
 from trainer.branches.targets import (
     TARGET_TOO_LONG,
+    UNSAYABLE,
     branch_prompts,
     branch_target,
     branch_views,
@@ -242,12 +243,15 @@ class OracleDesk:
         return found
 
     def target(self, command: str) -> ReplyTarget | None:
-        """The reply that sends `command`; None, counted, where it is longer than a reply may be."""
+        """The reply that sends `command`; None, counted, where none does or it is too long."""
         target = self.student.target(command)
-        if len(target.ids) <= self.max_target_tokens:
-            return target
-        self._reasons.update([TARGET_TOO_LONG])
-        return None
+        if len(target.ids) > self.max_target_tokens:
+            self._reasons.update([TARGET_TOO_LONG])
+            return None
+        if not self.student.sends(target.ids, command):
+            self._reasons.update([UNSAYABLE])
+            return None
+        return target
 
     def metrics(self, name: str) -> dict[str, Any]:
         """How often and how long the oracle was asked since `start`, and what went wrong."""
