@@ -282,6 +282,31 @@ def test_a_prompt_limit_beyond_the_models_places_is_refused() -> None:
     check_prompts(config, small.student(config), small.model(), env, task)
 
 
+def test_a_prompt_limit_beyond_the_short_rows_of_a_longrope_is_refused() -> None:
+    import torch
+    from transformers import Phi3Config, Phi3ForCausalLM
+
+    shape = Phi3Config(
+        vocab_size=len(small.tokenizer()), hidden_size=32, intermediate_size=32,
+        num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, pad_token_id=0,
+        max_position_embeddings=4096, original_max_position_embeddings=1024,
+        rope_scaling={"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8},
+    )  # fmt: skip
+    model = Phi3ForCausalLM(shape).eval()
+    ids = torch.arange(1024)[None] % 100
+    with torch.no_grad():
+        alone = model(ids).logits[0, :1000]
+        longer = model(torch.cat([ids, ids], dim=1)).logits[0, :1000]
+    assert not torch.allclose(alone, longer, atol=1e-4), "a later token changes earlier ones"
+    config = small.small_config(prompt__max_prompt_tokens=1001, rollout__max_new_tokens=24)
+    env = make_env(config.env, small.games(), "train")
+    task = small.games().task_ids("train")[0]
+    with pytest.raises(ConfigError, match=r"make 1025 tokens, and beyond 1024 .* longrope"):
+        check_prompts(config, small.student(config), model, env, task)
+    config = config.replace(**{"prompt.max_prompt_tokens": 1000})
+    check_prompts(config, small.student(config), model, env, task)
+
+
 def test_o34_missing_data_names_the_path_and_what_to_do(tmp_path: Path) -> None:
     shop = load_config(RECIPES / "webshop_1.5b_grpo.yaml", {"env.data": str(tmp_path / "no")})
     with pytest.raises(FileNotFoundError) as caught:

@@ -25,6 +25,7 @@ from trainer.evaluation.evaluate import check_tasks, decoding_of, measured_on, p
 from trainer.evaluation.plan import Plan
 from trainer.evaluation.subjects import Subject
 from trainer.rollouts.rollout import Student
+from trainer.runs.preflight import check_places, places_of
 from trainer.worlds.environments import ALFWORLD, TaskSet, environment_of
 from trainer.worlds.tasks import make_env, open_tasks, split_tasks, spread
 
@@ -107,9 +108,12 @@ def way_of(ready: Prepared, split: str, env: gymnasium.Env[str, str]) -> Way:
     """
     subject, plan, config = ready.subject, ready.plan, ready.config
     if plan.method == "plain" and subject.student is not None and subject.sampler is not None:
-        student = subject.student
-        if plan.max_prompt_tokens is not None:
-            student = replace(student, max_prompt_tokens=plan.max_prompt_tokens)
+        student, asked = subject.student, plan.max_prompt_tokens
+        if asked is None:
+            asked = _held(student.max_prompt_tokens, subject, config)
+        else:
+            check_places(subject.weights, asked, config.rollout.max_new_tokens)
+        student = replace(student, max_prompt_tokens=asked)
         return Way(prompt_of(student), subject.identity, student)
     agent = _agent(plan, config, ready.ids[split][0], env)
     model, limit = _model(subject, plan, config)
@@ -178,11 +182,15 @@ def _model(subject: Subject, plan: Plan, config: Config) -> tuple[ReplyModel, in
     limit = plan.max_prompt_tokens or (
         config.prompt.max_prompt_tokens if plan.method == "plain" else _TRANSCRIPT_TOKENS
     )
-    positions = getattr(getattr(subject.weights, "config", None), "max_position_embeddings", None)
-    if isinstance(positions, int):
-        limit = min(limit, max(1, positions - config.rollout.max_new_tokens))
+    limit = _held(limit, subject, config)
     student = replace(subject.student, max_prompt_tokens=limit)
     return PolicyModel(student, subject.sampler, subject.identity), limit
+
+
+def _held(limit: int, subject: Subject, config: Config) -> int:
+    """A prompt limit, or the largest below it that the model has places for."""
+    places = places_of(subject.weights)
+    return limit if places is None else min(limit, max(1, places - config.rollout.max_new_tokens))
 
 
 def _world(config: Config) -> str:

@@ -14,7 +14,7 @@ from agent_envs.prompting import History
 from trainer.config import Config, ConfigError
 from trainer.rollouts.rollout import Student
 
-__all__ = ["check_prompts"]
+__all__ = ["check_places", "check_prompts", "places_of"]
 
 
 def check_prompts(
@@ -26,7 +26,7 @@ def check_prompts(
     without anything to learn from.
 
     Raises:
-        ConfigError: one of the two is not so.
+        ConfigError: one of these is not so.
     """
     observation, info = env.reset(options={"task_id": task_id})
     view = History().view(
@@ -39,11 +39,48 @@ def check_prompts(
             f"of {task_id}: {len(prompt_ids)} tokens with prompt.template="
             f"{config.prompt.template}. Raise it; later prompts are longer."
         )
-    places = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    wanted = student.max_prompt_tokens + config.rollout.max_new_tokens
-    if places is not None and wanted > places:
-        raise ConfigError(
-            f"prompt.max_prompt_tokens={student.max_prompt_tokens} and rollout.max_new_tokens="
-            f"{config.rollout.max_new_tokens} make {wanted} tokens, and the model has places for "
-            f"{places} (max_position_embeddings). Lower either."
+    check_places(model, student.max_prompt_tokens, config.rollout.max_new_tokens)
+
+
+def check_places(model: Any, prompt_tokens: int, reply_tokens: int) -> None:
+    """Whether the model has places for the longest prompt and the longest reply behind it.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    places, wanted = places_of(model), prompt_tokens + reply_tokens
+    if places is None or wanted <= places:
+        return
+    why = "the model has places for {} (max_position_embeddings)"
+    if places == _places_of_short_rows(getattr(model, "config", None)):
+        why = (
+            "beyond {} the model turns every position of a batch in another way (rope type "
+            "longrope), so log-probs would depend on the longest row beside them"
         )
+    raise ConfigError(
+        f"prompt.max_prompt_tokens={prompt_tokens} and rollout.max_new_tokens={reply_tokens} make "
+        f"{wanted} tokens, and {why.format(places)}. Lower either (sero eval: "
+        "--max-prompt-tokens, --max-new-tokens)."
+    )
+
+
+def places_of(model: Any) -> int | None:
+    """Tokens of the longest row that a model is right for; None: it does not say.
+
+    Beyond `original_max_position_embeddings` longrope changes the rotary frequencies of a whole
+    batch at once (transformers, `modeling_rope_utils`).
+    """
+    shape = getattr(model, "config", None)
+    found = getattr(shape, "max_position_embeddings", None), _places_of_short_rows(shape)
+    return min((places for places in found if isinstance(places, int)), default=None)
+
+
+def _places_of_short_rows(shape: Any) -> int | None:
+    given = getattr(shape, "rope_parameters", None) or {}
+    kinds = [given, *(kind for kind in given.values() if isinstance(kind, dict))]
+    found = [
+        kind.get("original_max_position_embeddings")
+        for kind in kinds
+        if kind.get("rope_type") == "longrope"
+    ]
+    return min((places for places in found if places is not None), default=None)

@@ -162,6 +162,12 @@ def test_a_chat_model_folder_is_evaluated(
     assert result["decoding"] == {
         "greedy": True, "temperature": None, "top_p": None, "max_new_tokens": 6, "seeds": None,
     }  # fmt: skip
+    places = json.loads((chat_model / "config.json").read_text())["max_position_embeddings"]
+    refused = sero(*words, "--max-prompt-tokens", str(places - 5))
+    assert refused.code == 2
+    assert f"has places for {places} (max_position_embeddings). Lower either" in refused.errors
+    few = sero(*words, "--max-new-tokens", str(places - 1000), "--tasks", "1")
+    assert _read(few.figures["valid_seen"])["max_prompt_tokens"] == 1000, "held to the places"
     digest = result["model"]["digest"]
     react = sero(*common, "--method", "react", "--batch-size", "2")
     result = _read(react.figures["valid_seen"])
