@@ -7,26 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from agent_envs.core import Info, TextEnv
 from agent_envs.errors import (
     InvalidOption,
     ResetNeeded,
     SnapshotMismatch,
-    TaskNotFound,
 )
 from agent_envs.frozen import FrozenDict
 from agent_envs.hooks import SUCCESS
 from agent_envs.schedule import checked_order
 from agent_envs.snapshots import Snapshot
 from agent_envs.version import engine_version
-from agent_envs.webshop import compat as original
 from agent_envs.webshop import html_pages
 from agent_envs.webshop.actions import ACTION_LIMIT, SEARCH_TEMPLATE
 from agent_envs.webshop.catalogue.goals import Kind
-from agent_envs.webshop.catalogue.splits import Split, SplitBy
+from agent_envs.webshop.catalogue.splits import SplitBy
 from agent_envs.webshop.engine import DONE, INDEX, START, Engine, Rules, engine_of
 from agent_envs.webshop.history import NO_HISTORY, Keeps, add, check_history
 from agent_envs.webshop.model import Goal, PrivilegedShop, Purchase, RewardInfo, Session
@@ -37,12 +32,12 @@ from agent_envs.webshop.options import (
     check_counts,
     check_flags,
     open_shop,
-    selected,
 )
 from agent_envs.webshop.pages import NOTHING, View
+from agent_envs.webshop.played_goals import PlayedGoals, given_goal, is_given
 from agent_envs.webshop.reward import REWARD_VERSION
 from agent_envs.webshop.shop import GoalSet, Shop, goal_from_dict
-from agent_envs.webshop.states import GIVEN, KEY_LIMIT, checked_goal, goal_id, restored_session
+from agent_envs.webshop.states import KEY_LIMIT, checked_goal, goal_id, restored_session
 from agent_envs.webshop.urls import session_name
 
 PURCHASE = "purchase"
@@ -103,10 +98,7 @@ class WebShopEnv(TextEnv):
     ends: ClassVar[frozenset[str]] = frozenset((SUCCESS, PURCHASE))
     reset_options: ClassVar[frozenset[str]] = frozenset(("task_id", "goal"))
     shared_on_copy: ClassVar[frozenset[str]] = TextEnv.shared_on_copy | {
-        "_goals",
-        "_ids",
-        "_listed",
-        "_sums",
+        "_played",
         "_engine",
         "_goal",
         "_given",
@@ -150,13 +142,10 @@ class WebShopEnv(TextEnv):
         shop = open_shop(data, price_seed)
         layout = observation_mode if observation_mode == "text_rich" else "text"
         self._engine: Engine = engine_of(shop, Rules(layout, show_attributes, compat, nouns))
-        self._goals = GoalSet(shop, cast(Kind, goal_source), split_by=cast(SplitBy, split_by))
-        self._split = split
-        self._listed = None if listed is None else frozenset(listed)
-        self._ids: Sequence[str] = selected(self._goals, split, listed)
+        goals = GoalSet(shop, cast(Kind, goal_source), split_by=cast(SplitBy, split_by))
+        self._played = PlayedGoals(goals, split, listed)
         self._fixed_order = listed is not None
         self._plays_on = compat
-        self._sums: NDArray[np.float64] | None = None
         self._is_drawn = False
         self._mode = observation_mode
         self._keeps = Keeps(num_prev_obs, num_prev_actions)
@@ -183,7 +172,7 @@ class WebShopEnv(TextEnv):
     @property
     def goals(self) -> GoalSet:
         """The goals behind this env."""
-        return self._goals
+        return self._played.goals
 
     @property
     def engine(self) -> Engine:
@@ -215,7 +204,7 @@ class WebShopEnv(TextEnv):
     # ------------------------------------------------------------------ hooks of TextEnv
 
     def _task_ids(self) -> Sequence[str]:
-        return self._ids
+        return self._played.ids
 
     def _chosen_task(self, options: Mapping[str, Any]) -> Any:
         task_id, goal = options.get("task_id"), options.get("goal")
@@ -236,16 +225,16 @@ class WebShopEnv(TextEnv):
 
     def _load(self, task_id: str) -> None:
         if self._given is None or self._given[0] != task_id:
-            self._check_id(task_id)
+            self._played.check(task_id)
 
     def _begin(self) -> str:
         if self._is_drawn:
-            self._task_id = self._ids[self._drawn_number()]
+            self._task_id = self._played.drawn(float(self.np_random.random()))
         assert self._task_id is not None
         if self._given is not None and self._given[0] == self._task_id:
             self._play(self._given[1], self._task_id)
         else:
-            self._play(self._goals.goal(self._task_id), self._task_id)
+            self._play(self._played.goals.goal(self._task_id), self._task_id)
         self._session, self._view, self._bought = START, NOTHING, None
         self._text = text = self._page_text()
         self._seen, self._said = (text,) if self._keeps.pages else (), ()
@@ -281,7 +270,7 @@ class WebShopEnv(TextEnv):
         return _SEARCHABLE if self._session.page == INDEX else _OTHER
 
     def _engine_state(self) -> tuple[Any, ...]:
-        given = self._goal if self._is_given(self._task_id) else None
+        given = self._goal if is_given(self._task_id) else None
         return self._manner, given, self._session, self._seen, self._said
 
     def _set_engine_state(self, task_id: str, state: tuple[Any, ...]) -> None:
@@ -321,8 +310,8 @@ class WebShopEnv(TextEnv):
         return super()._resume(snap)
 
     def _task_revision(self, task_id: str) -> str:
-        if not self._is_given(task_id):
-            self._check_id(task_id)
+        if not is_given(task_id):
+            self._played.check(task_id)
         return self.data_revision
 
     def _make_static(self, task_id: str) -> Info:
@@ -332,8 +321,8 @@ class WebShopEnv(TextEnv):
     def _info_static(self) -> Mapping[str, Any]:
         assert self._task_id is not None
         assert self._goal is not None
-        shop, goals, rules = self._engine.shop, self._goals, self._engine.rules
-        if self._is_given(self._task_id):
+        shop, goals, rules = self._engine.shop, self._played.goals, self._engine.rules
+        if is_given(self._task_id):
             has_groups = bool(self._goal.options) and not isinstance(self._goal.options[0], str)
             kind, split = "synthetic" if has_groups else "human", "given"
         else:
@@ -395,51 +384,12 @@ class WebShopEnv(TextEnv):
     def _draw(self) -> int:
         return 1 + int(self.np_random.integers(KEY_LIMIT))
 
-    def _drawn_number(self) -> int:
-        if self._sums is None:
-            goals, split = self._goals.goals, self._split
-            weights = goals.weights
-            if split is not None:
-                weights = weights[goals.numbers(cast(Split, split), self._goals.split_by)]
-            self._sums = original.cumulated(weights)
-        return original.drawn_goal(self._sums, float(self.np_random.random()))
-
-    def _is_given(self, task_id: str | None) -> bool:
-        return task_id is not None and task_id.startswith(GIVEN)
-
-    def _check_id(self, task_id: str) -> None:
-        if self._is_given(task_id):
-            raise TaskNotFound(
-                f"Task {task_id!r} is a goal that a caller gave. Give the goal itself: "
-                "reset(options={'goal': ...})."
-            )
-        ref = self._goals.meta(task_id)
-        if self._listed is not None:
-            played = ref.task_id in self._listed
-        else:
-            played = self._split is None or ref.split == self._split
-        if not played:
-            raise TaskNotFound(
-                f"Task {task_id!r} is of the split {ref.split!r}, and this env plays "
-                f"{'a list of other tasks' if self._listed else f'the split {self._split!r}'}. "
-                "Make it with split=None to play all goals."
-            )
-
     def _restored_goal(self, task_id: str, given: object) -> Goal:
-        if self._is_given(task_id):
-            if self._goal is not None and self._task_id == task_id and given == self._goal:
-                return self._goal
-            try:
-                goal = checked_goal(given)
-            except ValueError as error:
-                raise SnapshotMismatch(f"The goal of the snapshot is none: {error}.") from error
-            if goal_id(goal) != task_id:
-                raise SnapshotMismatch(
-                    f"The goal of the snapshot has the id {goal_id(goal)!r}, not {task_id!r}."
-                )
-            return goal
+        running = self._goal if self._task_id == task_id else None
+        if is_given(task_id):
+            if running is not None and given == running:
+                return running
+            return given_goal(task_id, given)
         if given is not None:
             raise SnapshotMismatch(f"Task {task_id!r} has a goal of its own, and needs none given.")
-        if self._task_id == task_id and self._goal is not None:
-            return self._goal
-        return self._goals.goal(task_id)
+        return self._played.goals.goal(task_id) if running is None else running

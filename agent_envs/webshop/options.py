@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from agent_envs.errors import InvalidOption, MissingData
-from agent_envs.webshop.shop import GoalSet, Shop, load_shop
+from agent_envs.errors import InvalidOption
+from agent_envs.webshop.shop import Shop, load_shop
 
 GOAL_SOURCES = ("synthetic", "human")
 OBSERVATION_MODES = ("text", "text_rich", "html", "url")
@@ -60,24 +60,3 @@ def open_shop(data: Shop | str | os.PathLike[str] | None, price_seed: int) -> Sh
             "Give shop.with_price_seed(...) instead."
         )
     return load_shop(data, price_seed=price_seed)
-
-
-def selected(goals: GoalSet, split: str | None, listed: tuple[str, ...] | None) -> Sequence[str]:
-    """The ids of the goals to play.
-
-    Raises:
-        InvalidOption: `split` is no name.
-        MissingData: no goals, or none in this split.
-        TaskNotFound: a listed id that is not there.
-    """
-    if split is not None and not isinstance(split, str):
-        raise InvalidOption(f"split is the name of a split or None, found {split!r}.")
-    if listed is not None:
-        return tuple(goals.meta(task_id).task_id for task_id in listed)
-    goals.need_goals()
-    if split is not None and split not in goals.splits:
-        raise MissingData(
-            f"No {goals.kind} goals in split {split!r} of {goals.source!r}. It has {len(goals):,} "
-            f"in the splits {list(goals.splits)}. Choose one of these, or split=None for all."
-        )
-    return goals.task_ids(split)

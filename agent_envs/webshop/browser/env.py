@@ -127,7 +127,7 @@ class WebShopBrowserEnv(WebShopEnv):
     def _begin(self) -> str:
         assert self._task_id is not None
         given = self._given is not None and self._given[0] == self._task_id
-        goal = self._given[1] if given and self._given else self._goals.goal(self._task_id)
+        goal = self._given[1] if given and self._given else self._played.goals.goal(self._task_id)
         self._dom = None
         self._dom = self._front.show(goal, START, None)
         return super()._begin()

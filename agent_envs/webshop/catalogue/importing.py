@@ -31,7 +31,8 @@ from agent_envs.webshop.catalogue.goals import KINDS, GoalWriter
 from agent_envs.webshop.catalogue.json_stream import entries_of_list, entries_of_object
 from agent_envs.webshop.catalogue.lookup import Lookup
 from agent_envs.webshop.catalogue.report import Report
-from agent_envs.webshop.catalogue.store import INDEX, Tables, TableWriter, new_folder
+from agent_envs.webshop.catalogue.store import INDEX, Tables, TableWriter
+from agent_envs.webshop.catalogue.store_place import new_folder
 from agent_envs.webshop.search import SearchIndex, document_text
 
 Progress = Callable[[str, int, int | None], None]

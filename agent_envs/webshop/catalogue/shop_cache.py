@@ -16,15 +16,8 @@ from pathlib import Path
 
 from agent_envs.disk_cache import cache_folder
 from agent_envs.errors import DataError
-from agent_envs.webshop.catalogue.store import (
-    HEADER,
-    PART,
-    PlaceTaken,
-    StoreNotWritten,
-    Tables,
-    is_store,
-    open_store,
-)
+from agent_envs.webshop.catalogue.store import HEADER, Tables, is_store, open_store
+from agent_envs.webshop.catalogue.store_place import PART, PlaceTaken, StoreNotWritten
 
 CACHE_BYTES = 2 << 30
 """All stores together; the least recently used go first."""
