@@ -3,7 +3,7 @@
 A bank lets several ways of training see the same branches in the same order. Its file says where
 they come from (`oracles.bank_format`, docs/bank.md); `verify_bank` runs them all again.
 
-Promises (tests/oracles/test_bank.py):
+Promises (tests/oracles/test_bank*.py):
 
 1. `read_bank` gives what `write_bank` got, floats bit for bit, but for the timings; the same
    branches make the same file.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium
+import pytest
 from gymnasium import wrappers
 
 import agent_envs
@@ -17,6 +18,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "lamp": (lamp_env.ENV_ID, {}),
     "alfworld": ("SeroALFWorld-v0", {"data": "generated:small?seed=5&train=8"}),
 }
+kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def _shout(observation: str) -> str:

@@ -1,8 +1,8 @@
 """O15 for the oracles that are not the planner: what they say is possible, taken and goes through.
 
 The planner's part is in test_alfworld_planner.py and test_alfworld_planner_games.py, the refusal
-of plans that do not fit in test_branch.py, test_scripted.py, test_webshop_goal.py and
-test_webshop_baselines.py. Here every oracle acts in branches, which check that each command is
+of plans that do not fit in test_branch.py, test_scripted.py, test_webshop_goal_ways.py
+and test_webshop_baselines.py. Here every oracle acts in branches, which check that each command is
 listed, or fits a template, and is accepted.
 """
 

@@ -1,6 +1,6 @@
 """Copies of one checkpoint train on the same branches of a bank, each under another weight rule.
 
-Promises (tests/trainer/banks/test_bank_replay.py):
+Promises (tests/trainer/banks/test_bank_replay*.py):
 
 1. Every copy starts from the same weights with a new optimiser and sees the same branches in the
    same order. On a CPU two replays of one bank end with the same parameters, bit for bit.

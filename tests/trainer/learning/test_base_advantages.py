@@ -2,110 +2,45 @@
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.fakes import make_turn
-from tests.trainer import small
-from tests.trainer.hand_turns import Hand, hand, padded, token_rows
+from tests.trainer.hand_turns import hand, padded, token_rows
+from tests.trainer.learning.base_numbers import (
+    CASES,
+    CRITICS,
+    EVERY,
+    GROUPED,
+    PerTurn,
+    advantages_of,
+    config_of,
+    values_for,
+)
 from trainer.config import Config, ConfigError, ObjectiveConfig, from_dict, load_config, resolve
 from trainer.config.objective import PUBLISHED
 from trainer.learning.base_advantages import (
-    BaseAdvantages,
-    base_advantages,
     state_keys,
     turn_advantages,
 )
-from trainer.objectives import GroupError, grpo_advantages
+from trainer.objectives import GroupError
 from trainer.objectives.gigpo import gigpo_advantages
 from trainer.objectives.graphgpo import graphgpo_advantages
 from trainer.objectives.hgpo import hgpo_advantages
 from trainer.objectives.ppo import ppo_trajectory, ppo_turnwise, turn_gae
 from trainer.objectives.reinforce_pp import (
     reinforce_pp_advantages,
-    reinforce_pp_baseline_advantages,
 )
-from trainer.objectives.rloo import rloo_advantages
 from trainer.rollouts.data import (
-    Segment,
-    Turn,
     make_segment,
     read_turns,
-    segments_from_turns,
     write_turns,
 )
-
-CRITICS = ("ppo", "ppo_trajectory", "turn_gae")
-GROUPED = ("grpo", "dr_grpo", "dapo", "gspo", "rloo", "reinforce_pp_baseline", "gigpo", "hgpo",
-           "graphgpo")  # fmt: skip
-EVERY = (*GROUPED, "reinforce_pp", *CRITICS)
-
-
-def config_of(name: str, **changes: Any) -> Config:
-    return small.small_config(objective__name=name, **changes)
-
-
-def advantages_of(
-    config: Config,
-    turns: Sequence[Turn],
-    values: Sequence[Tensor] | None = None,
-    reference: Sequence[Tensor] | None = None,
-    segments: Sequence[Segment] | None = None,
-) -> BaseAdvantages:
-    rows = segments_from_turns(turns) if segments is None else segments
-    return base_advantages(
-        turns, rows, config.objective, config.rollout, values=values, reference=reference
-    )
-
-
-def values_for(config: Config, made: Hand) -> list[Tensor] | None:
-    return token_rows(made, 1, 5.0) if config.objective.has_critic else None
-
-
-PerTurn = Callable[[Hand], Tensor]
-CASES: list[tuple[str, dict[str, Any], PerTurn]] = [
-    ("grpo", {}, lambda h: grpo_advantages(*h.rows)),
-    ("grpo", {"flavor": "code"}, lambda h: grpo_advantages(*h.rows, flavor="code")),
-    ("grpo", {"flavor": "code_traj"}, lambda h: grpo_advantages(*h.rows, flavor="code_traj")),
-    ("grpo", {"use_std": False}, lambda h: grpo_advantages(*h.rows, use_std=False)),
-    ("dr_grpo", {}, lambda h: grpo_advantages(*h.rows, use_std=False)),
-    ("dapo", {}, lambda h: grpo_advantages(*h.rows)),
-    ("gspo", {}, lambda h: grpo_advantages(*h.rows)),
-    ("rloo", {}, lambda h: rloo_advantages(*h.rows)),
-    ("rloo", {"flavor": "code"}, lambda h: rloo_advantages(*h.rows, flavor="code")),
-    ("reinforce_pp_baseline", {},
-     lambda h: reinforce_pp_baseline_advantages(*h.rows[:4], h.tokens, h.t)),
-    ("reinforce_pp_baseline", {"flavor": "code_traj"},
-     lambda h: reinforce_pp_baseline_advantages(*h.rows[:4], h.tokens, h.t, flavor="code_traj")),
-    ("gigpo", {}, lambda h: gigpo_advantages(*h.rows, h.anchor)),
-    ("gigpo",
-     {"flavor": "code", "use_std": False, "anchors.gamma": 0.5, "anchors.weight": 2.0},
-     lambda h: gigpo_advantages(
-         *h.rows, h.anchor, flavor="code", mode="mean_norm", gamma=0.5, omega=2.0)),
-    ("hgpo", {}, lambda h: hgpo_advantages(*h.rows, h.anchor)),
-    ("hgpo", {"anchors.depth": 0}, lambda h: hgpo_advantages(*h.rows, h.anchor, depth=0)),
-    ("hgpo",
-     {"flavor": "code", "use_std": False, "anchors.depth": 1, "anchors.alpha": 2.0,
-      "anchors.base_group": True, "anchors.gamma": 0.5},
-     lambda h: hgpo_advantages(
-         *h.rows, h.anchor, flavor="code", mode="mean_norm", depth=1, alpha=2.0, base_group=True,
-         gamma=0.5)),
-    ("graphgpo", {}, lambda h: graphgpo_advantages(*h.rows, h.anchor, h.after, h.success)),
-    ("graphgpo",
-     {"flavor": "code", "use_std": False, "graph.omega": 0.5, "graph.step_weight": 2.0,
-      "graph.episode_weight": 0.5, "graph.normalize_distance": True},
-     lambda h: graphgpo_advantages(
-         *h.rows, h.anchor, h.after, h.success, flavor="code", mode="mean_norm", omega=0.5,
-         w_step=2.0, w_ep=0.5, normalize_distance=True)),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -361,174 +296,6 @@ def test_a_cut_off_trajectory_is_judged_by_the_state_it_ended_in() -> None:
     values = torch.tensor([0.1, 0.1, 0.001], dtype=torch.float64)
     z = (values - values.mean()) / (values.std() + 1e-6)
     assert [float(found[1]), near, far] == pytest.approx(z.tolist(), rel=1e-9)
-
-
-# ------------------------------------------------------------------------------ what is paid
-
-
-def _kl(kind: str, d: float) -> float:
-    return {"k1": -d, "k2": d * d / 2, "k3": math.expm1(d) - d}[kind]
-
-
-def _kl_rows(made: Hand, reference: Sequence[Tensor], kind: str) -> list[list[float]]:
-    """KL estimates of each token, in plain Python."""
-    return [
-        [_kl(kind, float(r) - old) for r, old in zip(row, turn.logprobs, strict=True)]
-        for row, turn in zip(reference, made.turns, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
-@pytest.mark.parametrize("name", EVERY)
-def test_the_kl_in_the_reward(name: str, kind: str) -> None:
-    made = hand()
-    config = config_of(
-        name, objective__kl_coef=0.5, objective__kl_placement="reward", objective__kl_kind=kind
-    )
-    values, reference = values_for(config, made), token_rows(made, 2)
-    found = advantages_of(config, made.turns, values, reference)
-    kl = _kl_rows(made, reference, kind)
-    every = [value for row in kl for value in row]
-    assert found.kl == pytest.approx(sum(every) / len(every), rel=1e-9)
-
-    paid = replace(
-        made, rewards=made.rewards - 0.5 * torch.tensor([sum(row) for row in kl]).double()
-    )
-    rows = torch.cat([torch.tensor(row, dtype=torch.float64) for row in kl])
-    cost = torch.zeros(made.mask.shape, dtype=torch.float64).masked_scatter(made.mask, rows)
-    tokens = (made.rewards, made.valid, made.tid)
-    if name == "reinforce_pp":
-        want = reinforce_pp_advantages(*tokens, made.mask, kl_M_T=cost, kl_coef=0.5)[0][made.mask]
-    elif values is not None and name == "turn_gae":
-        first = torch.stack([row[0] for row in values])
-        each = turn_gae(paid.rewards, made.valid, made.tid, first, made.t).advantages
-        want = each[:, None].expand(made.mask.shape)[made.mask]
-    elif values is not None:
-        value_M_T = padded(values, made.mask)
-        if name == "ppo":
-            both = ppo_turnwise(*tokens, value_M_T, made.mask, token_rewards_M_T=-0.5 * cost)
-        else:
-            both = ppo_trajectory(
-                *tokens, value_M_T, made.mask, made.t, token_rewards_M_T=-0.5 * cost
-            )
-        want = both.advantages[made.mask]
-    else:
-        pure = next(f for n, settings, f in CASES if n == name and not settings)
-        want = pure(paid)[:, None].expand(made.mask.shape)[made.mask]
-    torch.testing.assert_close(torch.cat(found.tokens), want, rtol=1e-5, atol=1e-6)
-    plain = advantages_of(config_of(name), made.turns, values)
-    assert not torch.allclose(torch.cat(plain.tokens), want, atol=1e-3)
-    with pytest.raises(ValueError, match="needs the reference's log-probs"):
-        advantages_of(config, made.turns, values)
-
-
-def test_o22_estimator_and_placement_are_settings_of_their_own() -> None:
-    for kind in ("k1", "k2", "k3"):
-        for placement in ("reward", "loss"):
-            settings = {"objective__kl_kind": kind, "objective__kl_placement": placement}
-            if (kind, placement) == ("k1", "loss"):
-                with pytest.raises(ConfigError, match="gradient of k1 does not contain"):
-                    config_of("grpo", **settings)
-                continue
-            objective = config_of("grpo", objective__kl_coef=0.1, **settings).objective
-            assert objective.kl_in_loss == (placement == "loss")
-    assert not config_of("grpo", objective__kl_coef=0.0).objective.kl_in_loss
-
-
-def test_the_kl_in_the_loss_is_not_in_the_reward() -> None:
-    made, config = hand(), config_of("grpo", objective__kl_coef=0.5)
-    found = advantages_of(config, made.turns, reference=token_rows(made, 2))
-    assert torch.equal(
-        torch.cat(found.tokens), torch.cat(advantages_of(config_of("grpo"), made.turns).tokens)
-    )
-    assert found.kl is None
-
-
-def test_long_replies_cost_reward() -> None:
-    """Limit 24, buffer 20: replies of 4 tokens are in bounds, one of 5 costs a twentieth."""
-    made = hand()
-    plain, long = config_of("dapo"), config_of("dapo", objective__overlong_buffer=20)
-    in_bounds = turn_advantages(made.turns, plain.objective, plain.rollout)
-    found = turn_advantages(made.turns, long.objective, long.rollout)
-    changed = [t.tid for t, a, b in zip(made.turns, in_bounds, found, strict=True) if a != b]
-    assert set(changed) == {"e", "f"}, "f has a reply of 5 tokens; e is its group"
-    scores = torch.tensor([10.0, 10.0 - 1 / 20], dtype=torch.float64)
-    z = (scores - scores.mean()) / (scores.std() + 1e-6)
-    e = [t.tid for t in made.turns].index("e")
-    torch.testing.assert_close(found[e : e + 3], torch.stack([z[0], z[1], z[1]]))
-    half = config_of("dapo", objective__overlong_buffer=20, objective__overlong_factor=0.0)
-    assert torch.equal(turn_advantages(made.turns, half.objective, half.rollout), in_bounds)
-
-
-def test_what_length_costs_makes_no_group_one_of_different_outcomes() -> None:
-    made = hand()
-    config = config_of("dapo", objective__overlong_buffer=20, objective__drop_constant_groups=True)
-    found = turn_advantages(made.turns, config.objective, config.rollout)
-    constant = torch.tensor([t.uid != "g0" for t in made.turns])
-    assert (found[constant] == 0).all()
-    assert (found[~constant] != 0).all()
-
-
-def test_what_length_costs_is_no_distance_on_the_graph() -> None:
-    made = hand()
-    settings = {"objective__graph__episode_weight": 0.0}
-    plain = config_of("graphgpo", **settings)
-    long = config_of("graphgpo", objective__overlong_buffer=24, **settings)
-    a, b = (turn_advantages(made.turns, c.objective, c.rollout) for c in (plain, long))
-    assert a.abs().max() > 0.1
-    assert torch.equal(a, b)
-    whole = config_of("graphgpo", objective__overlong_buffer=24)
-    assert not torch.equal(b, turn_advantages(made.turns, whole.objective, whole.rollout))
-
-
-@pytest.mark.parametrize("name", GROUPED)
-def test_groups_of_equal_outcomes_can_be_dropped(name: str) -> None:
-    made = hand()
-    keep, drop = config_of(name), config_of(name, objective__drop_constant_groups=True)
-    kept = turn_advantages(made.turns, keep.objective, keep.rollout)
-    dropped = turn_advantages(made.turns, drop.objective, drop.rollout)
-    mixed = made.uid == 0
-    assert torch.equal(dropped[mixed], kept[mixed])
-    assert (dropped[~mixed] == 0).all()
-    # A malformed reply, or a longer way to the win, would have been judged.
-    assert (kept[~mixed] != 0).any()
-
-
-def test_graded_rewards_and_the_graph_of_wins() -> None:
-    """A purchase with a score below 1 is paid and is still no win: nothing leads to SUCCESS."""
-
-    def purchase(tid: str, reward: float, success: bool) -> Turn:
-        return make_turn(
-            tid=tid, done=True, reward=reward, success=success, next_observation=tid,
-            stop_reason="success" if success else "purchase",
-        )  # fmt: skip
-
-    turns = [purchase("a", 1.0, True), purchase("b", 0.5, False), purchase("c", 0.0, False)]
-    settings = {"rollout__reward": "env", "objective__use_std": False}
-    graph = config_of("graphgpo", objective__graph__episode_weight=0.0, **settings)
-    episode = config_of("graphgpo", objective__graph__step_weight=0.0, **settings)
-    # d(SUCCESS) = 0: 10 * 0.1; the others end nowhere: d = d_max + 1 = 2, 10 * 0.1^3.
-    values = torch.tensor([1.0, 0.01, 0.01], dtype=torch.float64)
-    found = turn_advantages(turns, graph.objective, graph.rollout)
-    torch.testing.assert_close(found, values - values.mean())
-    found = turn_advantages(turns, episode.objective, episode.rollout)
-    torch.testing.assert_close(found, torch.tensor([5.0, 0.0, -5.0], dtype=torch.float64))
-
-
-def test_success_that_was_not_kept_to_the_end_is_no_win_on_the_graph() -> None:
-    """As for rewards: only a last turn can win."""
-
-    def pair(done: bool) -> list[Turn]:
-        return [
-            make_turn(tid="a", t=0, success=True, observation="p"),
-            make_turn(tid="a", t=1, done=True, success=done, observation="q"),
-            make_turn(tid="b", t=0, done=True, observation="p", stop_reason="purchase"),
-        ]  # fmt: skip
-
-    config = config_of("graphgpo", objective__graph__episode_weight=0.0)
-    for done in (True, False):
-        found = turn_advantages(pair(done), config.objective, config.rollout)
-        assert bool((found != 0).any()) == done
 
 
 # ------------------------------------------------------------------------------ the config
