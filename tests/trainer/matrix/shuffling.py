@@ -112,6 +112,7 @@ def _targets(
 
     for module in (tokens, branch_targets):
         patch.setattr(module, "encode_reply", encode_reply)
+    patch.setattr(Student, "sends", lambda *_: True)  # else another command is no target
 
 
 def _coached(patch: pytest.MonkeyPatch, advice: Advice) -> None:
@@ -131,7 +132,7 @@ def _coached(patch: pytest.MonkeyPatch, advice: Advice) -> None:
 def _contexts(patch: pytest.MonkeyPatch, stream: np.random.Generator) -> None:
     for module in (told, reweighting):
         patch.setattr(module, "with_sections", _of_another(module.with_sections, 2, stream))
-    patch.setattr(skill_contexts, "_with_skill", _of_another(skill_contexts._with_skill, 3, stream))
+    patch.setattr(skill_contexts, "_with_skill", _of_another(skill_contexts._with_skill, 4, stream))
 
 
 def _of_another(

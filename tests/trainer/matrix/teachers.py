@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from trainer.methods.distillation.told import PLAN_TITLE
 from trainer.methods.privileged import with_sections
 from trainer.methods.skills import contexts as skill_contexts
 from trainer.models.tiny import save_policy
+from trainer.rollouts.chat import NOTHING_SAID
 from trainer.rollouts.data import Segment, Turn, make_segment
 from trainer.supervised.warmstart import supervised
 
@@ -41,6 +42,7 @@ LIBRARY = [
 def told_rows(turn: Turn) -> list[Segment]:
     """Each command as the first of a plan, in the feedback and as a skill; and the true skill."""
     s, rows = student(), []
+    with_skill = partial(skill_contexts._with_skill, s, turn, NOTHING_SAID)
     draws = rng.stream(0, task="/".join(map(str, turn.prompt_ids)), purpose="plans")
     for command in switch_world.COMMANDS:
         rest = [switch_world.COMMANDS[int(i)] for i in draws.integers(4, size=draws.integers(4))]
@@ -48,11 +50,11 @@ def told_rows(turn: Turn) -> list[Segment]:
         sections = Section(PLAN_TITLE, plan), Section(TITLES["feedback"], HINT.format(command))
         told = (
             *(with_sections(s, turn, (x,), max_tokens=s.max_prompt_tokens) for x in sections),
-            skill_contexts._with_skill(s, turn, "step", HINT.format(command)),
-            skill_contexts._with_skill(s, turn, "episode", f"- {HINT.format(command)}"),
+            with_skill("step", HINT.format(command)),
+            with_skill("episode", f"- {HINT.format(command)}"),
         )
         rows += [make_segment(prompt.ids, s.target(command).ids) for prompt in told]
-    prompt = skill_contexts._with_skill(s, turn, "episode", f"- {SKILL}")
+    prompt = with_skill("episode", f"- {SKILL}")
     best = s.target(best_at(turn.goal, turn.observation))
     return rows + [make_segment(prompt.ids, best.ids)] * 12
 

@@ -21,7 +21,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from tests.support import full_count
-from tests.trainer.matrix import harness, teachers
+from tests.trainer.matrix import harness, switch_world, teachers
 from trainer.config.objective import ObjectiveConfig
 from trainer.methods.registry import METHODS
 
@@ -174,6 +174,19 @@ def test_the_best_commands_become_likelier(case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", SHUFFLED, ids=lambda case: case.name)
 def test_they_do_not_once_the_signal_is_shuffled(case: Case, tmp_path: Path) -> None:
     assert rise(case, tmp_path, shuffled=True) < MARGIN
+
+
+def test_what_a_reader_is_taught_to_follow() -> None:
+    turn, _ = harness.situations()[0]
+    tokenizer = harness.student().tokenizer
+    plain, rows = tokenizer.decode(list(turn.prompt_ids)), teachers.told_rows(turn)
+    assert len({row.ids for row in rows}) == 4 * len(switch_world.COMMANDS) + 1
+    for number, row in enumerate(rows[:-12]):
+        command = switch_world.COMMANDS[number // 4]
+        place = row.loss_mask.index(True)
+        prompt, reply = (tokenizer.decode(list(ids)) for ids in (row.ids[:place], row.ids[place:]))
+        assert prompt.count(command) > plain.count(command)
+        assert f"<action>{command}</action>" in reply
 
 
 def test_every_objective_is_in_the_matrix() -> None:
