@@ -21,7 +21,7 @@ import torch
 
 from agent_envs.errors import SeroError
 from trainer.config import Config, resolve
-from trainer.config.stopping import evaluation_due
+from trainer.config.stopping import evaluation_due, evaluation_saves
 from trainer.iteration import Trainer
 from trainer.loggers.registry import RunLog, check_loggers, open_run_log
 from trainer.models.lora import AdaptersOff, add_adapters
@@ -38,6 +38,7 @@ from trainer.runs.resume import (
     checkpoint_to_resume,
     clear_strays,
     cut_logs,
+    record_length,
     set_aside,
 )
 from trainer.runs.status import STATUS, Stop, best_checkpoint, stops_early, write_status
@@ -173,7 +174,8 @@ def _run(
         counted.append(done)
         check_finite(trainer, done)
         due = evaluation_due(config, done)
-        if done == last or _due(done, config.run.checkpoint_every) or (due and _saves(config)):
+        saves = due and evaluation_saves(config)
+        if done == last or _due(done, config.run.checkpoint_every) or saves:
             trainer.save(done)
         if due:
             results = trainer.evaluate(done)
@@ -192,11 +194,6 @@ def _run(
 
 def _due(done: int, every: int) -> bool:
     return every > 0 and done % every == 0
-
-
-def _saves(config: Config) -> bool:
-    """Whether an evaluated iteration gets a checkpoint: it may be the best one, or the last."""
-    return config.run.keep == "best+last" or config.run.early_stop.patience > 0
 
 
 def _keep(folder: RunFolder, config: Config, done: int) -> None:
@@ -329,6 +326,7 @@ def _resumed(
     if resume_from is not None:
         set_aside(folder, start)
     cut_logs(folder, start)
+    record_length(folder, info, made_with, config)
     return trainer, start
 
 

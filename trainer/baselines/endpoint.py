@@ -36,7 +36,8 @@ _RETRIED = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
 _MOST_BYTES = 16 << 20
 _LONGEST_WAIT_S = 30.0
 _LONGEST_TIMEOUT_S = 86_400.0
-_TOO_LONG = ("context_length_exceeded", "maximum context length", "context length")
+# As servers say it; the last is llama.cpp's.
+_TOO_LONG = ("context_length_exceeded", "context length", "available context size")
 
 
 class EndpointError(SeroError, RuntimeError):
@@ -235,6 +236,11 @@ class EndpointModel:
                 )
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no whole answer within {self.settings.timeout_s:g} s")
+        # `read1` takes a connection that is lost for the end of the body.
+        promised = response.headers.get("Content-Length", "")
+        chunked = "Transfer-Encoding" in response.headers
+        if promised.isdecimal() and size < int(promised) and not chunked:
+            raise ConnectionError(f"the answer broke off after {size} of {promised} bytes")
         return b"".join(parts)
 
     def _read(self, data: bytes, status: int) -> TextReply:
@@ -267,7 +273,7 @@ class EndpointModel:
     def _refused(self, status: int, data: bytes) -> EndpointError:
         hint = ""
         if status in (401, 403):
-            hint = f" Is the key in the environment variable {self.settings.key_variable} right?"
+            hint = self._about_key()
         elif status == 404:
             hint = " Is the address right up to its version (.../v1), and the model's name?"
         elif 300 <= status < 400:
@@ -276,6 +282,17 @@ class EndpointModel:
         return EndpointError(
             f"{self.url} answered status {status}: {text}.{hint}", self.url, status
         )
+
+    def _about_key(self) -> str:
+        name = self.settings.key_variable
+        if self._key is not None:
+            return f" Is the key in the environment variable {name} right?"
+        if _is_loopback(self.settings.url):
+            return (
+                " A loopback address is sent no key: start the server without one, or reach it "
+                "through https by another name."
+            )
+        return f" No key was sent: put it into the environment variable {name}."
 
     def _clean(self, text: str) -> str:
         """A server may quote the key that it was sent."""

@@ -30,7 +30,22 @@ from rich.text import Text
 from agent_envs.errors import SeroError
 from trainer.cli import progress
 from trainer.cli.common import checkpoints_in, emit, interrupted, printable, unset
-from trainer.demo.recipe import COMPARISON, QUICK, Arm, DemoRecipe, on_real_games, real_data
+from trainer.demo.recipe import (
+    COMPARISON,
+    HELD_OUT,
+    QUICK,
+    Arm,
+    DemoRecipe,
+    on_real_games,
+    real_data,
+)
+from trainer.errors import ConfigError
+
+_OURS = (
+    *("run.json", "status.json", "warmstart.json", "metrics.jsonl", "roots.jsonl", "report.html"),
+    *("initial", "checkpoints", "eval", "turns", "aside", "recipe.json", "comparison.json"),
+)
+"""In the folder of a demonstration, or of a comparison beside its `seed-*`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +90,30 @@ def run(args: Args) -> int:
     if args.seeds is not None and args.seeds < 1:
         raise SeroError(f"--seeds {args.seeds}: expected a whole number from 1 up.")
     out = args.out or Path("runs") / ("demo" if args.seeds is None else "comparison")
-    if args.fresh and _is_ours(out):
-        shutil.rmtree(out)
+    if args.workers < 1:
+        raise SeroError(f"--workers {args.workers}: expected a whole number from 1 up.")
+    if args.recipe.held_out < len(HELD_OUT):
+        raise SeroError(f"--held-out {args.recipe.held_out}: expected 2 or more, half a split.")
+    try:
+        args.recipe.config(Arm.SERO, args.seed)
+    except ConfigError as error:
+        raise SeroError(f"These options make no run: {error}") from error
+    if args.fresh:
+        _remove_ours(out)
     if args.seeds is None:
         return _demonstrate(args, out, console)
     return _compare(args, out, console)
 
 
-def _is_ours(out: Path) -> bool:
-    return any((out / name).exists() for name in ("run.json", "recipe.json"))
+def _remove_ours(out: Path) -> None:
+    """Removes what a demo writes, and nothing else that may lie in the folder."""
+    if not any((out / name).exists() for name in ("run.json", "recipe.json")):
+        return
+    for path in [*map(out.joinpath, _OURS), *out.glob("seed-*")]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _demonstrate(args: Args, out: Path, console: Console) -> int:

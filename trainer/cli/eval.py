@@ -20,6 +20,7 @@ played.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def run(args: Args) -> int:
     from trainer.evaluation.run import Plan, play_prepared
     from trainer.evaluation.show import summary
     from trainer.evaluation.suites import SUITES
-    from trainer.runs.info import write_json
+    from trainer.runs.outputs import write_text
 
     plan = Plan(
         splits=args.split or None,
@@ -145,6 +146,7 @@ def run(args: Args) -> int:
     if args.compare is not None:
         return _compare_files(args, console)
     earlier = read_result(args.against, "--against") if args.against is not None else None
+    figures: dict[str, Any] = {}
     subject = _subject(args)
     try:
         ready = prepare(subject, plan)
@@ -162,21 +164,23 @@ def run(args: Args) -> int:
             split: result_path(folder, ready, split, told, _given(args))
             for split, told in expected.items()
         }
+
+        def keep(split: str, result: dict[str, Any]) -> None:
+            """Shows and writes at once: the next split may fail, or the disk be full."""
+            path = paths[split]
+            _show(console, result)
+            write_text(path, json.dumps(result, indent=2, allow_nan=False) + "\n")
+            write_text(path.with_suffix(".txt"), summary(result))
+            figures[split] = {key: result.get(key) for key in _FIGURES} | {"file": str(path)}
+            print(f"  written: {path}", flush=True)
+            if earlier is not None and earlier["split"] == split:
+                compared = compare(earlier, result, force=args.force)
+                figures[split]["against"] = {"file": str(args.against), **compared}
+
         with _ready(folder):
-            results = play_prepared(ready)
+            play_prepared(ready, keep)
     finally:
         subject.close()
-    figures: dict[str, Any] = {}
-    for split, result in results.items():
-        path = paths[split]
-        write_json(path, result)
-        path.with_suffix(".txt").write_text(summary(result), encoding="utf-8")
-        figures[split] = {key: result.get(key) for key in _FIGURES} | {"file": str(path)}
-        _show(console, result)
-        print(f"  written: {path}")
-        if earlier is not None and earlier["split"] == split:
-            compared = compare(earlier, result, force=args.force)
-            figures[split]["against"] = {"file": str(args.against), **compared}
     emit(figures, args.json)
     return 0
 

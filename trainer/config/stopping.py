@@ -15,7 +15,14 @@ from trainer.errors import ConfigError
 if TYPE_CHECKING:
     from trainer.config import Config
 
-__all__ = ["best_of", "check_stopping", "evaluation_due", "metric_of", "patience_ended"]
+__all__ = [
+    "best_of",
+    "check_stopping",
+    "evaluation_due",
+    "evaluation_saves",
+    "metric_of",
+    "patience_ended",
+]
 
 
 def metric_of(config: Config, chosen: str | None = None) -> str | None:
@@ -62,6 +69,11 @@ def evaluation_due(config: Config, done: int) -> bool:
         return config.eval.initial
     every = config.eval.every
     return done == config.run.iterations or (every > 0 and done % every == 0)
+
+
+def evaluation_saves(config: Config) -> bool:
+    """Whether an evaluated iteration gets a checkpoint: it may be the best one, or the last."""
+    return config.run.keep == "best+last" or config.run.early_stop.patience > 0
 
 
 def best_of(

@@ -109,6 +109,9 @@ class DemoRecipe:
             seed: keys weights, warm start and every draw of the run. The games are the same for
                 all seeds.
             start: a saved policy to start from; None: a fresh one after its warm start.
+
+        Raises:
+            ConfigError: the choices make no run.
         """
         real = real_data()
         auxiliary = AuxiliaryConfig()
@@ -118,7 +121,8 @@ class DemoRecipe:
             control = FormatOnlyConfig(weight=self.format_weight)
             auxiliary = AuxiliaryConfig(format_only=control)
         each = self.held_out // len(HELD_OUT)
-        return Config(
+        steps = max(self.iterations * self.updates, 1)
+        config = Config(
             run=RunConfig(
                 seed=seed,
                 iterations=0 if arm is Arm.WARM else self.iterations,
@@ -152,7 +156,9 @@ class DemoRecipe:
             optim=OptimConfig(
                 lr=self.lr,
                 steps=self.updates,
-                decay_steps=max(self.iterations * self.updates, 1),
+                # A short run is not all warm-up.
+                warmup_steps=min(OptimConfig().warmup_steps, steps // 4),
+                decay_steps=steps,
                 grad_clip=self.grad_clip,
             ),
             eval=EvalConfig(
@@ -169,6 +175,8 @@ class DemoRecipe:
                 seed=seed,
             ),
         )
+        config.check()
+        return config
 
 
 QUICK = DemoRecipe()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -50,11 +49,9 @@ def run_arm(
     run = RunFolder(folder)
     if is_finished(run, config.run.iterations):
         return
-    resume = run.checkpoints.is_dir() and any(run.checkpoints.iterdir())
-    if not resume and folder.exists():
-        # Broken off before its first checkpoint: nothing to continue from.
-        shutil.rmtree(folder)
-    train(config, folder, resume=resume, **hooks)
+    # Nothing is removed, since the folder may hold what is not ours. A run without a checkpoint
+    # begins again where it began.
+    train(config, folder, resume=run.info.exists(), **hooks)
 
 
 def is_finished(run: RunFolder, iterations: int) -> bool:

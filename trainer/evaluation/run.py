@@ -5,7 +5,7 @@ Nothing here, or in what it imports, needs `oracles`, snapshots or the privilege
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,14 @@ def evaluate_subject(subject: Subject, plan: Plan) -> dict[str, dict[str, Any]]:
     return play_prepared(prepare(subject, plan))
 
 
-def play_prepared(ready: Prepared) -> dict[str, dict[str, Any]]:
-    """As `evaluate_subject`, where everything was looked up already."""
+def play_prepared(
+    ready: Prepared, on_split: Callable[[str, dict[str, Any]], None] | None = None
+) -> dict[str, dict[str, Any]]:
+    """As `evaluate_subject`, where everything was looked up already.
+
+    Args:
+        on_split: called with the result of each split before the next is played.
+    """
     subject, plan, config = ready.subject, ready.plan, ready.config
     results: dict[str, dict[str, Any]] = {}
     for split, ids in ready.ids.items():
@@ -97,6 +103,8 @@ def play_prepared(ready: Prepared) -> dict[str, dict[str, Any]]:
         if plan.suite is not None:
             result["suite"] = plan.suite.name
         results[split] = result
+        if on_split is not None:
+            on_split(split, result)
     return results
 
 

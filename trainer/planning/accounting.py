@@ -33,6 +33,9 @@ Optimizer = Literal["adamw", "adafactor", "adamw_8bit", "sgd"]
 HEAD_CHUNK = 1 << 26
 """Logits that exist at a time (see `trainer.models.policy`)."""
 
+# What configs call the number of their experts: Qwen's, Mixtral's, DeepSeek's.
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
 # Bytes a logit: as the head gives it, in float32, scaled, and a gradient of each.
 _LOGIT_BYTES = 20
 
@@ -96,7 +99,8 @@ def shape_of(config: Any) -> ModelShape:
     kind = str(getattr(config, "model_type", ""))
     names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
     missing = [name for name in (*names, "vocab_size") if not hasattr(config, name)]
-    gated = getattr(config, "hidden_act", None) == "silu" and not hasattr(config, "num_experts")
+    experts = any(hasattr(config, name) for name in _EXPERTS)
+    gated = getattr(config, "hidden_act", None) == "silu" and not experts
     if missing or not gated:
         raise AccountingError(
             f"The cost of model type {kind or type(config).__name__!r} is not known: expected "

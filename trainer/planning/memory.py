@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from trainer.config import Config
+from trainer.config.stopping import evaluation_saves
 from trainer.planning.accounting import ModelShape, memory_of
 from trainer.planning.load import Load, in_chat
 
@@ -113,7 +115,12 @@ def checkpoint_bytes(config: Config, shape: ModelShape) -> int:
 def disk_bytes(config: Config, shape: ModelShape, checkpoint: int) -> int:
     """Bytes of the initial policy and of all checkpoints that stay."""
     run = config.run
-    due = run.iterations // run.checkpoint_every if run.checkpoint_every else 0
-    made = due + (1 if not run.checkpoint_every or run.iterations % run.checkpoint_every else 0)
+    every = [run.checkpoint_every, config.eval.every if evaluation_saves(config) else 0]
+    periods = [period for period in every if period]
+    made = sum(run.iterations // period for period in periods)
+    if len(periods) == 2:
+        made -= run.iterations // math.lcm(*periods)
+    # The last iteration always has one.
+    made += bool(run.iterations) and all(run.iterations % period for period in periods)
     most = {"last": 1, "best+last": 2}.get(str(getattr(run, "keep", "all")), made)
     return 4 * shape.parameters + min(made, most) * checkpoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -55,4 +56,6 @@ def write_text(path: Path, text: str) -> None:
 
 def _cannot(path: Path, error: OSError, before: str = "") -> OutputError:
     why = error.strerror or str(error)
-    return OutputError(f"{before}{path} cannot be written: {why}. Name a folder of your own.")
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    way_out = "Make room, or name another folder." if full else "Name a folder of your own."
+    return OutputError(f"{before}{path} cannot be written: {why}. {way_out}")

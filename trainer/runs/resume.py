@@ -25,8 +25,16 @@ from trainer.runs.checkpoint import (
     load_checkpoint,
 )
 from trainer.runs.folder import RunFolder
+from trainer.runs.info import write_json
 
-__all__ = ["changed_fields", "checkpoint_to_resume", "clear_strays", "cut_logs", "set_aside"]
+__all__ = [
+    "changed_fields",
+    "checkpoint_to_resume",
+    "clear_strays",
+    "cut_logs",
+    "record_length",
+    "set_aside",
+]
 
 _NUMBER = re.compile(r"(\d{6,})(_.*\.json|\.parquet)?")
 # Names that `tempfile` gives to what will be a numbered file, or one of the run's own.
@@ -75,6 +83,28 @@ def changed_fields(before: Config, now: Config, most: int = 6) -> str:
     ]
     more = [f"and {len(told) - most} more"] if len(told) > most else []
     return "; ".join([*told[:most], *more])
+
+
+_LENGTH = ("iterations", "checkpoint_every", "keep", "early_stop")
+
+
+def record_length(
+    folder: RunFolder, info: Mapping[str, Any], made_with: Config, now: Config
+) -> None:
+    """Puts into run.json how long a resumed run is to be, and which checkpoints it keeps.
+
+    The folder stands for its run.json: what goes on with it, chooses its best checkpoint or reports
+    on it has to know.
+
+    Args:
+        info: what run.json holds; `made_with`: its config.
+    """
+    before, after = resolve(made_with)["run"], resolve(now)["run"]
+    changed = {name: after[name] for name in _LENGTH if before[name] != after[name]}
+    if changed:
+        config = info["config"]
+        run = {**config.get("run", {}), **changed}
+        write_json(folder.info, {**info, "config": {**config, "run": run}})
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -213,3 +213,40 @@ def test_requests_are_under_way_together_and_counted() -> None:
     }  # fmt: skip
     assert identity["served_model"] == "scripted-1"
     assert identity["token_ids_recorded"] is False
+
+
+def test_a_connection_that_is_lost_in_an_answer_is_tried_again() -> None:
+    whole = completion("done")
+
+    def plan(number: int, _: Any) -> Any:
+        if number == 0:
+            return (200, whole[:30], {"X": f"1\r\nContent-Length: {len(whole)}"})
+        return (200, whole)
+
+    pauses = Pauses()
+    with serving(plan) as server:
+        assert _ask(server.url, pauses, timeout_s=5.0)[0][1].text == "done"
+        assert len(server.requests) == 2
+    assert pauses.seconds == [0.5]
+
+    cut = (200, whole[:30], {"X": f"1\r\nContent-Length: {len(whole)}"})
+    with serving(lambda n, body: cut) as server:
+        told = rf"broke off after 30 of {len(whole)} bytes"
+        with pytest.raises(EndpointError, match=told):
+            _ask(server.url, retries=1)
+
+
+def test_a_prompt_that_is_too_long_for_llama_cpp_is_no_error() -> None:
+    said = b"""{"error": {"code": 400, "type": "exceed_context_size_error", "message":
+        "the request exceeds the available context size, try increasing it"}}"""
+    with serving(lambda n, body: (400, said)) as server:
+        assert _ask(server.url) == [(4, TextReply(None, "prompt_too_long"))]
+
+
+def test_a_refused_key_is_told_by_whether_one_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, "sk-right")
+    with serving(lambda n, body: (401, b"who?")) as server:
+        with pytest.raises(EndpointError, match="A loopback address is sent no key") as caught:
+            _ask(server.url)
+        assert "Authorization" not in server.headers[0]
+    assert KEY not in str(caught.value)

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.cli.conftest import Sero
+from trainer.demo.recipe import COMPARISON, QUICK, Arm, DemoRecipe, on_real_games
 from trainer.evaluation.compare import paired_difference
+from trainer.learning.optim import learning_rate
 
 SMALLEST = [
     "--hidden-size", "32", "--layers", "1", "--train-games", "12", "--held-out", "4",
@@ -174,3 +176,52 @@ def test_a_comparison_over_no_seeds_is_refused(sero: Sero, tmp_path: Path) -> No
     assert outcome.code == 2
     assert "--seeds 0" in outcome.errors
     assert not (tmp_path / "none").exists()
+
+
+def test_a_demo_removes_nothing_that_is_not_its_own(sero: Sero, tmp_path: Path) -> None:
+    out = tmp_path / "mine"
+    (out / "papers").mkdir(parents=True)
+    (out / "papers" / "thesis.txt").write_text("years of work")
+    recipe = [*SMALLEST, "--iterations", "1", "--text-steps", "1"]
+    for words in ((), ("--fresh",)):
+        outcome = sero("demo", "--out", out, *recipe, *words, "--json")
+        assert outcome.code == 0, outcome.errors
+        assert (out / "papers" / "thesis.txt").read_text() == "years of work"
+    assert (out / "report.html").exists()
+
+    # Killed before its first checkpoint: the same command begins again.
+    shutil.rmtree(out / "checkpoints")
+    shutil.rmtree(out / "eval")
+    assert sero("demo", "--out", out, *recipe).code == 0
+    assert (out / "checkpoints" / "000001").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--tasks", "0"], "rollout.tasks=0"),
+        (["--hidden-size", "100"], "Change either"),
+        (["--lr", "-1"], "optim.lr=-1"),
+        (["--iterations", "-1"], "run.iterations=-1"),
+        (["--held-out", "1"], "--held-out 1: expected 2 or more"),
+        (["--seeds", "1", "--workers", "0"], "--workers 0: expected"),
+    ],
+)
+def test_a_recipe_that_makes_no_run_is_refused(
+    sero: Sero, tmp_path: Path, words: list[str], told: str
+) -> None:
+    outcome = sero("demo", "--out", tmp_path / "demo", *SMALLEST, *words)
+    assert outcome.code == 2
+    assert told in outcome.errors
+    assert not (tmp_path / "demo").exists()
+
+
+@pytest.mark.parametrize("recipe", [QUICK, COMPARISON, on_real_games(QUICK)])
+def test_the_recipes_are_runs_whose_learning_rate_is_whole_at_times(recipe: DemoRecipe) -> None:
+    for arm in Arm:
+        optim = recipe.config(arm, 0).optim
+        steps = range(recipe.iterations * recipe.updates)
+        rates = [
+            learning_rate(optim.lr, optim.warmup_steps, optim.decay_steps, step) for step in steps
+        ]
+        assert max(rates) > 0.8 * recipe.lr

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent_envs.errors import SeroError
 from tests.trainer import small
 from tests.trainer.cli.conftest import Sero
 from trainer.loop import train
@@ -139,3 +141,41 @@ def test_two_files_are_compared_without_playing(
     folder = sero("eval", "--compare", run, later)
     assert folder.code == 2
     assert "is a folder. Name a result file" in folder.errors
+
+
+def test_a_split_that_was_played_is_written_before_the_next(
+    sero: Sero, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer.evaluation import run as module
+
+    real = module.evaluate
+
+    def fails_later(*args: Any, split: str, **options: Any) -> Any:
+        if split == "valid_unseen":
+            raise SeroError("the server is gone")
+        return real(*args, split=split, **options)
+
+    monkeypatch.setattr(module, "evaluate", fails_later)
+    out = tmp_path / "results"
+    outcome = sero("eval", run, "--split", "valid_seen", "valid_unseen", "--out", out)
+    assert outcome.code == 2
+    assert "the server is gone" in outcome.errors
+    found = json.loads((out / "000001_valid_seen.json").read_text())
+    assert found["split"] == "valid_seen"
+
+
+def test_a_full_disk_is_said_and_the_result_was_shown(
+    sero: Sero, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "results"
+    out.mkdir()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    outcome = sero("eval", run, "--split", "valid_seen", "--out", out)
+    assert outcome.code == 2
+    assert "No space left on device. Make room" in outcome.errors
+    assert any(line.startswith("valid_seen: ") for line in outcome.lines)
+    assert not list(out.iterdir())

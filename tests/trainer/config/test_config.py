@@ -199,3 +199,35 @@ def test_an_unknown_key_like_no_other_gets_the_list_and_no_guess() -> None:
 def test_a_folder_in_the_place_of_a_config_is_said_to_be_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is a folder\. Name a config file"):
         load_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"# f\xfcr heute\nrun: {seed: 1}\n", r"c\.yaml is no text in UTF-8"),
+        ("run: {seed: 1}\n".encode("utf-16"), r"c\.yaml is no text in UTF-8"),
+        (b"run: {seed: 1}\nenv: {}\nrun: {threads: 2}\n", "'run' stands in line 1 .* line 3"),
+        (b"optim:\n  lr: 1\n  lr: 2\n", r"'optim\.lr' stands in line 2 and again in line 3"),
+        (b"log: {run_name: 2024-02-30}\n", r"c\.yaml is not valid YAML: day is out of range"),
+        (b"auxiliary:\n  sero:\n", r"auxiliary\.sero is empty.*`sero: \{\}`.*`sero: null`"),
+        (b"run: &a {seed: 1, x: *a}\n", "holds itself"),
+    ],
+)
+def test_files_that_yaml_reads_otherwise_than_they_look(
+    tmp_path: Path, text: bytes, told: str
+) -> None:
+    (tmp_path / "c.yaml").write_bytes(text)
+    with pytest.raises(ConfigError, match=told):
+        load_config(tmp_path / "c.yaml")
+
+
+def test_anchors_merges_bom_and_crlf_are_no_trouble(tmp_path: Path) -> None:
+    text = (
+        "\ufeffrun: &r {seed: 3}\r\nauxiliary:\r\n  sft: &w {weight: 0.5}\r\n"
+        "  sero: {<<: *w, weight: 0.25}\r\n  format_only: *w\r\n  chord: null\r\n"
+    )
+    (tmp_path / "c.yaml").write_bytes(text.encode())
+    config = load_config(tmp_path / "c.yaml")
+    assert config.run.seed == 3
+    active = {name: section.weight for name, section in config.auxiliary.active()}
+    assert active == {"sft": 0.5, "sero": 0.25, "format_only": 0.5}

@@ -114,6 +114,11 @@ def test_bytes_at_the_reference_proportions() -> None:
         ({"run__checkpoint_every": 40}, 4),
         ({"run__checkpoint_every": 10, "run__keep": "last"}, 1),
         ({"run__checkpoint_every": 10, "run__keep": "best+last"}, 2),
+        # Every evaluated iteration has one.
+        ({"run__checkpoint_every": 0, "run__keep": "best+last", "eval__every": 5}, 2),
+        ({"run__checkpoint_every": 40, "run__early_stop__patience": 3, "eval__every": 15}, 12),
+        ({"run__checkpoint_every": 0, "run__early_stop__patience": 3, "eval__every": 40}, 4),
+        ({"run__checkpoint_every": 0, "run__iterations": 0}, 0),
     ],
 )
 def test_disk_counts_the_checkpoints_that_stay(changes: dict[str, Any], checkpoints: int) -> None:
@@ -246,6 +251,13 @@ def test_the_configs_own_model_is_bounded_by_its_vocabulary(tmp_path: Path) -> N
     assert replace(bound, vocab=real.vocab) == real
 
 
+MIXTRAL = (
+    '{"model_type": "mixtral", "num_hidden_layers": 32, "hidden_size": 4096, "hidden_act": "silu", '
+    '"num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, '
+    '"vocab_size": 32000, "num_local_experts": 8}'
+)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -253,6 +265,7 @@ def test_the_configs_own_model_is_bounded_by_its_vocabulary(tmp_path: Path) -> N
         ("{", "cannot be read"),
         ("[]", "holds no mapping"),
         ('{"model_type": "gpt2"}', "expected fields num_hidden_layers"),
+        (MIXTRAL, "model type 'mixtral' is not known: expected one gated MLP"),
     ],
 )
 def test_a_folder_without_a_readable_model_is_refused(

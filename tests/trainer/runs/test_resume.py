@@ -20,6 +20,7 @@ from trainer.metrics import MetricsError, read_metrics
 from trainer.runs.checkpoint import CheckpointError, load_checkpoint
 from trainer.runs.folder import RunFolder, RunFolderError
 from trainer.runs.resume import set_aside
+from trainer.runs.status import best_iteration, read_status
 from trainer.worlds.environments import ALFWORLD
 
 
@@ -308,3 +309,19 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path: Path) -
     ).read_text()
     with pytest.raises(CheckpointError, match="has no checkpoint of iteration 7"):
         train(config, tmp_path / "run", resume_from=7)
+
+
+def test_a_lengthened_run_says_so_in_its_folder(tmp_path: Path) -> None:
+    config = run_config(tmp_path, run__iterations=1, run__checkpoint_every=1)
+    train(config, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    longer = config.replace(**{"run.iterations": 3, "run.threads": 2})
+    train(longer, tmp_path / "run", resume=True, until=2)  # and broken off
+
+    # The folder stands for its run.json: it goes on to the length that the run was given last.
+    assert folder.read_config() == config.replace(**{"run.iterations": 3})
+    result = train(folder.read_config(), tmp_path / "run", resume=True)
+    assert (result.iterations, result.stop) == (3, "finished")
+    status = read_status(folder)
+    assert status is not None
+    assert best_iteration(folder) == status["best"]["iteration"]
