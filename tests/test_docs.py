@@ -75,6 +75,13 @@ def test_files_that_are_named_exist(path: Path) -> None:
     assert sorted(name for name in named if not any(ROOT.glob(name))) == []
 
 
+@pytest.mark.parametrize("path", PAGES, ids=_name)
+def test_modules_that_are_run_exist(path: Path) -> None:
+    named = re.findall(r"python -m ((?:trainer|oracles|agent_envs)[\w.]*)", path.read_text("utf-8"))
+    places = [name.replace(".", "/") for name in named]
+    assert [p for p in places if not any(ROOT.glob(f"{p}.py")) and not (ROOT / p).is_dir()] == []
+
+
 def test_every_page_is_linked_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [p.name for p in ROOT.glob("docs/*.md") if f"](docs/{p.name}" not in readme] == []

@@ -271,6 +271,19 @@ def test_a_prompt_limit_that_holds_no_prompt_is_refused_with_both_numbers() -> N
         check_prompts(less, make_student(less, None, chat_tokenizer()), small.model(), env, task)
 
 
+def test_a_template_that_opens_the_thought_itself_is_refused() -> None:
+    config = small.small_config(prompt__template="field", prompt__max_prompt_tokens=1000)
+    env = make_env(config.env, small.games(), "train")
+    task = small.games().task_ids("train")[0]
+    tokenizer = chat_tokenizer()
+    check_prompts(config, make_student(config, None, tokenizer), small.model(), env, task)
+    tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
+    with pytest.raises(ConfigError, match=r"ends every prompt with <think>.*=field"):
+        check_prompts(config, make_student(config, None, tokenizer), small.model(), env, task)
+    react = config.replace(**{"prompt.template": "react"})
+    check_prompts(react, make_student(react, None, tokenizer), small.model(), env, task)
+
+
 def test_a_prompt_limit_beyond_the_models_places_is_refused() -> None:
     config = small.small_config(prompt__max_prompt_tokens=1001, rollout__max_new_tokens=24)
     env = make_env(config.env, small.games(), "train")

@@ -13,7 +13,7 @@ template; the functions here work on any text, whatever wrote it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from agent_envs.prompting import action_spans as spans_of_blocks
@@ -66,38 +66,14 @@ def action_token_mask(
 
     Args:
         text: the reply.
-        offsets: characters of each token, from a fast tokenizer or `prefix_offsets`.
+        offsets: characters of each token, from a fast tokenizer or
+            `trainer.rollouts.tokens.prefix_offsets`.
         which: see `action_spans`.
 
     Returns:
         One bool a token.
     """
     return span_mask(offsets, action_spans(text, which))
-
-
-def prefix_offsets(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> list[Span]:
-    """Characters of each token by decoding growing prefixes, where no offset mapping exists.
-
-    A character whose bytes are spread over several tokens belongs to each of them: a prefix that
-    ends inside it decodes to a replacement character, which is not yet the text.
-
-    Args:
-        ids: tokens of the reply.
-        decode: text of ids, nothing skipped and nothing tidied up.
-
-    Returns:
-        (start, end) of each token in `decode(ids)`, end exclusive.
-    """
-    text = decode(ids)
-    offsets: list[Span] = []
-    start = 0
-    for count in range(1, len(ids) + 1):
-        prefix = decode(ids[:count])
-        agreed = _common_length(prefix, text, start)
-        unfinished = agreed < len(prefix)
-        offsets.append((start, min(agreed + unfinished, len(text))))
-        start = agreed
-    return offsets
 
 
 def norm_action(text: str) -> str:
@@ -136,11 +112,3 @@ def remove_thoughts(text: str) -> str:
         action = _ANY_OPEN.search(text, start)
         text = text[:start] + (text[action.start() :] if action else "")
     return text.strip()
-
-
-def _common_length(prefix: str, text: str, start: int) -> int:
-    """Length of the common beginning, at least `start` characters of which are known to agree."""
-    length = min(start, len(prefix), len(text))
-    while length < min(len(prefix), len(text)) and prefix[length] == text[length]:
-        length += 1
-    return length

@@ -58,7 +58,7 @@ class AnchorConfig:
         positive("objective.anchors.depth", self.depth, zero=True)
         _share("objective.anchors.gamma", self.gamma)
         if self.similarity is not None:
-            _share("objective.anchors.similarity", self.similarity)
+            _threshold("objective.anchors.similarity", self.similarity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class GraphConfig:
         for name in ("step_weight", "episode_weight"):
             positive(f"objective.graph.{name}", getattr(self, name), zero=True)
         if self.similarity is not None:
-            _share("objective.graph.similarity", self.similarity)
+            _threshold("objective.graph.similarity", self.similarity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +232,11 @@ def settings_of(name: str, former: ObjectiveConfig) -> dict[str, Any]:
         if getattr(former, field) == value
     }
     return unread | back | dict(PUBLISHED.get(name, {}))
+
+
+def _threshold(name: str, value: float) -> None:
+    if not 0.0 < value <= 1.0:
+        raise ConfigError(f"{name}={value} must lie in (0, 1], or be null: exact.")
 
 
 def _share(name: str, value: float) -> None:

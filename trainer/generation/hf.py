@@ -23,7 +23,7 @@ from torch import nn
 
 from trainer.generation.base import Generation, GenerationRequest, SamplerError, check_request
 from trainer.generation.draw import invert_cdf
-from trainer.generation.hf_session import ModelSession, position_free
+from trainer.generation.hf_session import ModelSession, check_steps, position_free
 from trainer.generation.lean_session import LeanSession
 from trainer.generation.sessions import Prefix, PrefixStore
 from trainer.generation.slots import KeyValueSession, Row, Slots
@@ -211,5 +211,6 @@ class HFSampler:
     ) -> KeyValueSession:
         lean = lean_of(self.model)
         if lean is None:
+            check_steps(self.model)
             return ModelSession(self.model, prompts, self.pad_id, prefixes)
         return LeanSession(lean, prompts, self.pad_id, new_tokens, prefixes)

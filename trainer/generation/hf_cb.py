@@ -57,7 +57,8 @@ class ContinuousSampler:
         timeout_s: longest wait for the next finished reply.
 
     Raises:
-        SamplerError: this transformers has no continuous batching that can be used.
+        SamplerError: this transformers has no continuous batching that can be used, or none for
+            this model.
     """
 
     def __init__(
@@ -83,6 +84,13 @@ class ContinuousSampler:
         self._manager: Any = None
         self._mode = ExitStack()
         _library()
+        config: Any = model.config
+        if getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None:
+            raise SamplerError(
+                f"{type(model).__name__} caps its attention scores (attn_logit_softcapping), and "
+                "continuous batching of transformers does not: it would sample from another "
+                "distribution than the trainer's. Use sampler.backend=hf."
+            )
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Sample one reply for each request, in their order.

@@ -5,17 +5,22 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
+from trainer.generation.base import SamplerError
 from trainer.generation.sessions import Prefix
 from trainer.models.packed_attention import PACKED_SDPA
 from trainer.models.policy import body_and_head
 
-__all__ = ["ModelSession", "position_free"]
+__all__ = ["ModelSession", "check_steps", "position_free"]
+
+_ATTENTION = frozenset(("DynamicLayer", "DynamicSlidingWindowLayer"))
+_checked: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 # Slots that hold nothing in any row are dropped once the longest row fills less than this share.
 _ALIGN_BELOW = 0.8
@@ -37,7 +42,8 @@ class ModelSession:
         pad_id: int,
         prefixes: Sequence[Prefix] | None = None,
     ) -> None:
-        self.model = model
+        # What wraps a model (adapters) hides which arguments it takes, positions among them.
+        self.model = model = getattr(model, "get_base_model", lambda: model)()
         self.prefixes = prefixes
         self.body, self.head = body_and_head(model)
         self.cache: Any = DynamicCache(config=model.config)
@@ -190,6 +196,54 @@ class ModelSession:
         if last and "logits_to_keep" in known:
             kwargs["logits_to_keep"] = 1
         return module(**kwargs)
+
+
+def check_steps(model: nn.Module) -> None:
+    """Whether padded prompts, continued token by token, get the logits of the model's own pass.
+
+    Attention does as it is told by mask and positions. A model that keeps a state instead of keys
+    and values may let padding into it or not take it at all, so such a one is tried once.
+
+    Raises:
+        SamplerError: other logits: replies would not be those of the model that is trained.
+    """
+    model = getattr(model, "get_base_model", lambda: model)()
+    if model not in _checked:
+        _checked[model] = _only_attention(model) or _steps_agree(model)
+    if not _checked[model]:
+        raise SamplerError(
+            f"{type(model).__name__} computes other logits where prompts of several lengths are "
+            "padded and continued token by token than in one pass over a whole text, so replies "
+            "would not be those of the model that is trained. Use another model, or "
+            "sampler.backend=vllm if the server knows this one."
+        )
+
+
+def _only_attention(model: nn.Module) -> bool:
+    known = inspect.signature(model.forward).parameters
+    kinds = {type(layer).__name__ for layer in DynamicCache(config=model.config).layers}
+    return kinds <= _ATTENTION and not known.keys().isdisjoint(("cache", "past_key_values"))
+
+
+def _steps_agree(model: nn.Module) -> bool:
+    """Two prompts of different length and three more tokens each, against whole texts."""
+    size = int(getattr(model.config, "vocab_size", 8))
+    device = next(model.parameters()).device
+    rows = [[(7 * i + 3) % size for i in range(n)] for n in (5, 2)]
+    session = ModelSession(model, rows, 0)
+    found = [session.prefill()]
+    for more in range(3):
+        token = (11 * more + 1) % size
+        found.append(session.step(torch.full((2,), token, device=device)))
+        rows = [[*row, token] for row in rows]
+    stepped = torch.stack(found, dim=1).float()
+    whole = torch.stack(
+        [model(input_ids=torch.tensor([row], device=device)).logits[0, -4:].float() for row in rows]
+    )
+    centred = whole - whole.mean(dim=-1, keepdim=True)
+    # Half precision rounds much, and experts may be chosen otherwise; what is wrong is far off.
+    rough = 0.02 if next(model.parameters()).dtype == torch.float32 else 0.5
+    return bool((stepped - whole).norm() <= rough * centred.norm())
 
 
 def position_free(model: nn.Module, cache: Any = None) -> bool:

@@ -337,7 +337,8 @@ class VLLMSampler:
         self._probed = True
 
     def _write_weights(self, model: Any, parent: Path) -> Path:
-        """The weights in a new folder, complete when it has its name."""
+        """The weights, adapters added to them, in a new folder, complete when it has its name."""
+        from trainer.models.lora import has_adapters, merged
         from trainer.models.tiny import _no_progress_bar
 
         self._version += 1
@@ -347,7 +348,8 @@ class VLLMSampler:
             shutil.rmtree(old, ignore_errors=True)
         partial.mkdir(parents=True)
         with _no_progress_bar():
-            model.save_pretrained(partial)
+            whole: Any = merged(model) if has_adapters(model) else model
+            whole.save_pretrained(partial)
         return partial.rename(folder)
 
 

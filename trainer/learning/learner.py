@@ -168,7 +168,7 @@ class Learner:
         self.work = stats.work
         total = shared_stats(stats, self.group)
         return {
-            **_finite(total.metrics()),
+            **_finite(total.metrics(c.objective)),
             **_finite(self._auxiliary_losses(losses)),
             **step_metrics(results),
             "advantage_abs_mean": shared_mean(

@@ -99,18 +99,23 @@ class LossStats:
     def add(self, stats: PolicyStats) -> None:
         self.policy = stats if self.policy is None else self.policy + stats
 
-    def metrics(self) -> dict[str, float | None]:
+    def metrics(self, config: ObjectiveConfig | None = None) -> dict[str, float | None]:
         """Means over the steps that had a base loss; `None` without one.
 
         The KL is the trained one (against the reference, before its coefficient). The clip
         shares and `kl_old` (against the behaviour policy) are over tokens with a loss term.
+
+        Args:
+            config: of the losses. Terms that they did not have were not measured, and are `None`.
         """
         steps = self.steps or None
         shares = {} if self.policy is None else self.policy.metrics()
+        kl = steps if config is None or config.kl_in_loss else None
+        entropy = steps if config is None or config.entropy_coef > 0 else None
         return {
             "loss/policy": steps and self.policy_loss / steps,
-            "loss/kl": steps and self.kl_loss / steps,
-            "loss/entropy": steps and self.entropy / steps,
+            "loss/kl": kl and self.kl_loss / kl,
+            "loss/entropy": entropy and self.entropy / entropy,
             "clip_fraction": shares.get("clipfrac"),
             "dual_clip_fraction": shares.get("dual_clipfrac"),
             "kl_old": shares.get("kl_old"),

@@ -142,7 +142,7 @@ def with_sections(
         if not built.row_on:
             return TeacherPrompt(turn.prompt_ids, False, built.truncated)
         ids = encode(built.messages)
-        if student.context == "window" or len(ids) <= max_tokens:
+        if len(ids) <= max_tokens:
             return TeacherPrompt(ids, True, built.truncated)
         # Where texts meet, tokens may be others than in the parts that were counted.
         overhead += len(ids) - max_tokens

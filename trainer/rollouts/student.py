@@ -14,6 +14,8 @@ from trainer.rollouts.tokens import ReplyTarget
 
 __all__ = ["Student"]
 
+_PROBE = PromptView("GOAL", "OBSERVATION", ("COMMAND",))
+
 
 @dataclass(frozen=True, slots=True)
 class Student:
@@ -35,9 +37,13 @@ class Student:
     max_prompt_tokens: int
     format: ChatFormat | None = field(init=False, repr=False, compare=False, default=None)
 
+    _end: int | None = field(init=False, repr=False, compare=False, default=None)
+
     def __post_init__(self) -> None:
         if isinstance(self.template, ChatTemplate):
             object.__setattr__(self, "format", ChatFormat(self.tokenizer, self.stop_ids))
+        elif not isinstance(self.template.render(_PROBE), str):
+            object.__setattr__(self, "_end", tokens.end_of_turn(self.tokenizer, self.stop_ids))
 
     @property
     def context(self) -> Literal["window", "chat"]:
@@ -46,8 +52,10 @@ class Student:
 
     @property
     def end_id(self) -> int:
-        """The token that ends a target."""
-        return self.stop_ids[0] if self.format is None else self.format.end_id
+        """The token that ends a target: the chat template's own, where there is one."""
+        if self.format is not None:
+            return self.format.end_id
+        return self.stop_ids[0] if self._end is None else self._end
 
     @property
     def pad_id(self) -> int:

@@ -8,7 +8,8 @@ template puts around it does.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -83,6 +84,11 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
     # The backend's call without offsets: three times faster than the wrapper on short texts.
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
+        # It keeps the settings of its file or of the last call: they would cut or fill up the ids.
+        if backend.truncation is not None:
+            backend.no_truncation()
+        if backend.padding is not None:
+            backend.no_padding()
         return list(backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
     return list(tokenizer.encode(text, add_special_tokens=False))
 
@@ -113,6 +119,31 @@ def span_mask(offsets: Sequence[Span], spans: Sequence[Span]) -> tuple[bool, ...
         start < end and any(start < b and end > a for a, b in spans if a < b)
         for start, end in offsets
     )
+
+
+def prefix_offsets(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> list[Span]:
+    """Characters of each token by decoding growing prefixes, where no offset mapping exists.
+
+    A character whose bytes are spread over several tokens belongs to each of them: a prefix that
+    ends inside it decodes to a replacement character, which is not yet the text.
+
+    Args:
+        ids: tokens of the reply.
+        decode: text of ids, nothing skipped and nothing tidied up.
+
+    Returns:
+        (start, end) of each token in `decode(ids)`, end exclusive.
+    """
+    text = decode(ids)
+    offsets: list[Span] = []
+    start = 0
+    for count in range(1, len(ids) + 1):
+        prefix = decode(ids[:count])
+        agreed = _common_length(prefix, text, start)
+        unfinished = agreed < len(prefix)
+        offsets.append((start, min(agreed + unfinished, len(text))))
+        start = agreed
+    return offsets
 
 
 def encode_reply(
@@ -246,15 +277,15 @@ def command_mask(
     """Tokens of a *sampled* reply that hold the executed command, (R,).
 
     Works on the ids as they were drawn: growing prefixes are decoded, because encoding the
-    text again may give other ids. Stop tokens hold no characters.
+    text again may give other ids. A token that holds a part of a character holds it like the
+    others that do. Stop tokens hold no characters.
     """
     body = strip_stop(ids, stop_ids)
     text = decode(tokenizer, body)
     span = template.parse(text).command_span
     if span is None:
         return (False,) * len(ids)
-    ends = [len(decode(tokenizer, body[: i + 1])) for i in range(len(body))]
-    offsets = list(zip([0, *ends[:-1]], ends, strict=True)) if ends else []
+    offsets = prefix_offsets(body, lambda some: decode(tokenizer, some))
     return span_mask(offsets, [span]) + (False,) * (len(ids) - len(body))
 
 
@@ -290,6 +321,24 @@ def decode(tokenizer: Any, ids: Sequence[int]) -> str:
     return str(text)
 
 
+def end_of_turn(tokenizer: Any, stop_ids: Collection[int]) -> int | None:
+    """The token that the chat template puts behind a reply, if it is one that ends replies.
+
+    None where there is no template, or it puts something else there.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        return None
+    reply = "zinn eins"
+    talk = [{"role": "user", "content": "kupfer eins"}, {"role": "assistant", "content": reply}]
+    text = ""
+    with suppress(Exception):  # who renders a real prompt says what is wrong
+        text = tokenizer.apply_chat_template(talk, tokenize=False)
+    if not isinstance(text, str) or reply not in text:
+        return None
+    behind = encode_text(tokenizer, text[text.rindex(reply) + len(reply) :])
+    return behind[0] if behind and behind[0] in stop_ids else None
+
+
 def stop_ids_of(tokenizer: Any, model: Any = None) -> tuple[int, ...]:
     """End tokens: the tokenizer's, and those of the model's generation config.
 
@@ -306,3 +355,11 @@ def stop_ids_of(tokenizer: Any, model: Any = None) -> tuple[int, ...]:
     if not found:
         raise ValueError("neither the tokenizer nor the model's generation config has an end token")
     return tuple(dict.fromkeys(found))
+
+
+def _common_length(prefix: str, text: str, start: int) -> int:
+    """Length of the common beginning, at least `start` characters of which are known to agree."""
+    length = min(start, len(prefix), len(text))
+    while length < min(len(prefix), len(text)) and prefix[length] == text[length]:
+        length += 1
+    return length

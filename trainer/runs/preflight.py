@@ -13,8 +13,11 @@ import gymnasium
 from agent_envs.prompting import History
 from trainer.config import Config, ConfigError
 from trainer.rollouts.rollout import Student
+from trainer.rollouts.tokens import decode
 
 __all__ = ["check_places", "check_prompts", "places_of"]
+
+_THOUGHT = "<think>"
 
 
 def check_prompts(
@@ -23,7 +26,8 @@ def check_prompts(
     """Whether a first prompt is within the run's limit, and the limit within the model's.
 
     A limit that no prompt is within would end every episode at its first turn, without an error and
-    without anything to learn from.
+    without anything to learn from. Where the prompt opens the thought itself, no reply would have
+    the form that is asked for.
 
     Raises:
         ConfigError: one of these is not so.
@@ -38,6 +42,15 @@ def check_prompts(
             f"prompt.max_prompt_tokens={student.max_prompt_tokens} does not hold the first prompt "
             f"of {task_id}: {len(prompt_ids)} tokens with prompt.template="
             f"{config.prompt.template}. Raise it; later prompts are longer."
+        )
+    asked = student.template.format_command("look").text
+    text = decode(student.tokenizer, prompt_ids).rstrip()
+    if asked.startswith(_THOUGHT) and text.endswith(_THOUGHT):
+        raise ConfigError(
+            f"The tokenizer's chat template ends every prompt with {_THOUGHT}, and a reply in the "
+            f"form of prompt.template={config.prompt.template} begins with it: every reply would "
+            f"count as malformed. Take {_THOUGHT} out of what the chat template adds for "
+            "add_generation_prompt, or use another prompt.template."
         )
     check_places(model, student.max_prompt_tokens, config.rollout.max_new_tokens)
 

@@ -1,6 +1,6 @@
 """SEED's first stage: teaching a policy to write hindsight skills, before reinforcement learning.
 
-    python -m trainer.skill_sft --policy FOLDER --turns RUN/turns/000000.parquet
+    python -m trainer.supervised.skill_sft --policy FOLDER --turns RUN/turns/000000.parquet
         --analyser my_module:make_analyser --out FOLDER
 
 Trajectories of the base policy (a run with `run.save_turns`) are analysed, as a rule by a larger
@@ -38,7 +38,7 @@ from trainer.models.text_model import PolicyTextModel, TextModel, encode_chat, l
 from trainer.models.tiny import load_policy, save_policy
 from trainer.rollouts.data import Segment, Turn, make_segment, read_turns
 from trainer.rollouts.rollout import Student
-from trainer.rollouts.tokens import encode_rendered
+from trainer.rollouts.tokens import encode_rendered, end_of_turn
 from trainer.runs.folder import make_student, usable_device
 from trainer.runs.info import write_json
 from trainer.supervised.warmstart import Progress, supervised
@@ -142,7 +142,8 @@ def pair_segment(pair: SkillPair, student: Student) -> Segment:
     """The analyser's prompt, and the answer with its end token, which alone is trained."""
     prompt = encode_chat(student.tokenizer, list(pair.prompt))
     answer = encode_rendered(pair.response, student.tokenizer, "text")
-    return make_segment(prompt, [*answer, student.end_id])
+    end = end_of_turn(student.tokenizer, student.stop_ids)
+    return make_segment(prompt, [*answer, student.end_id if end is None else end])
 
 
 def skill_sft(
@@ -217,7 +218,7 @@ def _mean_nll(model: nn.Module, rows: Sequence[Segment], limits: PassLimits) -> 
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """Options of `python -m trainer.skill_sft`."""
+    """Options of `python -m trainer.supervised.skill_sft`."""
 
     policy: Path
     """Folder of the policy to start from."""
@@ -280,7 +281,7 @@ def run(args: Args) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command; prints the report."""
-    report = run(tyro.cli(Args, args=argv, prog="python -m trainer.skill_sft"))
+    report = run(tyro.cli(Args, args=argv, prog="python -m trainer.supervised.skill_sft"))
     for key, value in report.items():
         print(f"{key}: {value}")
 

@@ -12,9 +12,9 @@ from trainer.auxiliary.action_spans import (
     action_spans,
     action_token_mask,
     norm_action,
-    prefix_offsets,
     remove_thoughts,
 )
+from trainer.rollouts.tokens import prefix_offsets
 
 
 def executed(text):

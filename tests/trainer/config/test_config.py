@@ -37,6 +37,14 @@ def test_resolved_config_round_trips_through_yaml() -> None:
         ({"optimm": {}}, r"'optimm'.*'optim'"),
         ({"env": {"generated": {"sed": 1}}}, r"'env\.generated\.sed'.*'env\.generated\.seed'"),
         ({"run": {"seed": True}}, r"run\.seed=True must be of type int"),
+        (
+            {"objective": {"name": "gigpo", "anchors": {"similarity": 0.0}}},
+            r"objective\.anchors\.similarity=0\.0 must lie in \(0, 1\]",
+        ),
+        (
+            {"objective": {"name": "graphgpo", "graph": {"similarity": 0.0}}},
+            r"objective\.graph\.similarity=0\.0 must lie in \(0, 1\]",
+        ),
         ({"run": {"seed": 1.5}}, r"run\.seed=1\.5 must be of type int"),
         ({"auxiliary": {"serro": {}}}, r"'auxiliary\.serro'.*'auxiliary\.sero'"),
         ({"objective": {"kl_kind": "k1"}}, r"kl_kind=k1 with kl_placement=loss is refused"),

@@ -317,3 +317,18 @@ def test_rows_that_cannot_move_a_parameter_need_no_pass() -> None:
         assert contributing(replace(base, scale=0.0), objective) == []
     in_reward = small.small_config(objective__kl_coef=0.1, objective__kl_placement="reward")
     assert contributing(base, in_reward.objective) == [3]
+
+
+def test_terms_that_the_loss_does_not_have_are_not_measured() -> None:
+    """0 would say that the policy is the reference, or has no entropy."""
+    for more, kl, entropy in (
+        ({}, False, False),
+        ({"objective__kl_coef": 0.1, "objective__kl_placement": "reward"}, False, False),
+        ({"objective__kl_coef": 0.1}, True, False),
+        ({"objective__entropy_coef": 0.1}, False, True),
+    ):
+        config = small.small_config(**more)
+        metrics = learn(config, mixed(config), small.model(), reference=small.model(seed=1))
+        assert metrics["loss/policy"] is not None
+        assert (metrics["loss/kl"] is not None) == kl
+        assert (metrics["loss/entropy"] is not None) == entropy

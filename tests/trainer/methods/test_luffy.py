@@ -141,6 +141,30 @@ def test_the_gradient_is_that_of_the_clipped_loss_and_of_minus_f_times_a() -> No
     assert gradient(model).abs().max() > 1e-5
 
 
+def test_a_mean_over_a_reply_is_one_over_the_whole_reply() -> None:
+    config = config_of("luffy", objective__aggregation="seq-mean-token-mean")
+    model = small.model()
+    method, segments, advantages, n = _parts(config, model)
+    first = len(segments) - n
+    term = method.token_term(whole(len(segments)))
+    found = base_pass(config, model, segments, advantages, term, tokens=2000)
+    silent = [*advantages[:first], *(torch.zeros_like(row) for row in advantages[first:])]
+    own = base_pass(config, model, segments, silent, None)
+    model.zero_grad()
+    total = torch.zeros(())
+    for segment, turn, adv in zip(
+        segments[first:], method.joined(), advantages[first:], strict=True
+    ):
+        mask = torch.tensor(method.setup.student.target(turn.command).loss_mask)
+        p = token_logprobs(model, collate([segment])).logprobs[0][mask].exp()
+        share = len(segments) * segment.trained
+        total = total - (p / (p + 0.1) * adv[mask].float()).sum() / share
+    assert 0 < int(mask.sum()) < segment.trained
+    total.backward()
+    torch.testing.assert_close(found, own + gradient(model), rtol=1e-4, atol=1e-6)
+    assert gradient(model).abs().max() > 1e-5
+
+
 def test_own_rows_keep_their_loss_and_are_not_asked_for() -> None:
     config = config_of("luffy")
     model = small.model()

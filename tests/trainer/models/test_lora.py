@@ -18,11 +18,13 @@ import torch
 from torch.testing import assert_close
 
 from tests.trainer import small
+from tests.trainer.generation.stand_in_vllm import StandIn
 from tests.trainer.short_runs import mixed
 from trainer.config import ConfigError
 from trainer.config.sections import LoraConfig
 from trainer.generation.base import GenerationRequest
 from trainer.generation.hf import HFSampler
+from trainer.generation.vllm import VLLMSampler
 from trainer.learning.learner import Learner
 from trainer.learning.optim import build_optimizer, optimizer_tensors, put_optimizer_tensors
 from trainer.learning.update import score_segments
@@ -31,6 +33,7 @@ from trainer.models import lora
 from trainer.models.packed_attention import use_packing
 from trainer.models.policy import collate, enable_gradient_checkpointing, token_logprobs
 from trainer.models.tiny import load_policy, save_policy
+from trainer.rollouts.data import make_segment
 
 LORA = LoraConfig(rank=2, alpha=8.0)
 
@@ -147,6 +150,43 @@ def test_the_sampler_sees_the_adapters() -> None:
     with policy.disable_adapter():
         untrained = replies(policy)
     assert untrained.logprobs != pytest.approx(trained.logprobs, abs=1e-3)
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+def test_prompts_of_several_lengths_get_the_log_probs_that_are_trained(sessions: bool) -> None:
+    policy = adapted()
+    learn(policy, optim__lr=0.05)
+    sampler = HFSampler(policy, [small.tokenizer().eos_token_id])
+    prompts: list[list[int]] = [list(range(5, 5 + n)) for n in (3, 17, 9, 1)]
+    for turn in range(2):
+        requests = [
+            GenerationRequest(
+                row, np.random.default_rng(i), 8, session=f"s{i}" if sessions else None
+            )
+            for i, row in enumerate(prompts)
+        ]
+        replies = sampler.generate(requests)
+        segments = [make_segment(row, r.ids) for row, r in zip(prompts, replies, strict=True)]
+        with torch.no_grad():
+            trained = token_logprobs(policy, collate(segments)).logprobs
+        for row, reply in zip(trained, replies, strict=True):
+            own = torch.tensor(reply.logprobs)
+            assert_close(row[: len(own)], own, atol=1e-4, rtol=0, msg=f"turn {turn}")
+        prompts = [[*row, *r.ids, 7, 8] for row, r in zip(prompts, replies, strict=True)]
+
+
+def test_a_server_is_given_whole_weights(tmp_path: Any) -> None:
+    policy = adapted()
+    learn(policy, optim__lr=0.05)
+    with StandIn(small.model()) as server:
+        end = [small.tokenizer().eos_token_id]
+        sampler = VLLMSampler(end, model=policy, url=server.url, weights_dir=tmp_path)
+        sampler.refresh()
+        ask = GenerationRequest([5, 6, 7], None, 8, greedy=True)
+        found, expected = sampler.generate([ask])[0], HFSampler(policy, end).generate([ask])[0]
+        sampler.close()
+    assert found.ids == expected.ids
+    assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
 
 @pytest.mark.parametrize("recomputed", [False, True])

@@ -15,17 +15,20 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
 from agent_envs.prompting import CompactTemplate, FieldTemplate, PromptView
 from tests.fakes import ByteTokenizer
 from trainer.models.tiny import train_tokenizer
 from trainer.rollouts.data import make_segment
+from trainer.rollouts.student import Student
 from trainer.rollouts.tokens import (
     command_mask,
     decode,
     encode_prompt,
     encode_reply,
     encode_text,
+    end_of_turn,
     reply_text,
     span_mask,
     stop_ids_of,
@@ -119,6 +122,55 @@ def test_command_mask_of_a_sampled_reply(tiny):
     assert len(mask) == len(ids) + 1
     untagged = encode_text(tiny, "go to shelf 1")
     assert not any(command_mask(CompactTemplate(), untagged, tiny, stop))
+
+
+@pytest.mark.parametrize(
+    "command", ["search[café]", "search[\N{HOT BEVERAGE} mug]", "a\U0001f9d1b"]
+)
+def test_every_byte_of_a_command_is_in_its_mask(command):
+    tokenizer = ByteTokenizer()
+    head, close = "<think>\N{HOT BEVERAGE}</think><action>", "</action>"
+    ids = [*encode_text(tokenizer, head + command + close), 256]
+    mask = command_mask(CompactTemplate(), ids, tokenizer, [256])
+    before, own = len(head.encode()), len(command.encode())
+    assert mask == (False,) * before + (True,) * own + (False,) * (len(close) + 1)
+
+
+def test_a_tokenizer_that_was_saved_cutting_and_padding_does_neither(tmp_path):
+    own = train_tokenizer(["go to shelf 1\n"] * 3, 300)
+    text = "go to shelf 1\n" * 20
+    expected = encode_text(own, text), encode_text(own, "go")
+    own(["a", "b"], padding="max_length", truncation=True, max_length=16)
+    own.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.backend_tokenizer.truncation is not None, "or nothing is shown"
+    for tokenizer in (loaded, own):
+        assert (encode_text(tokenizer, text), encode_text(tokenizer, "go")) == expected
+
+
+def test_the_end_of_a_turn_is_the_chat_templates(tiny):
+    tokenizer = train_tokenizer(["go to shelf 1\n"] * 3, 300)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<end_of_turn>"]})
+    turn = tokenizer.convert_tokens_to_ids("<end_of_turn>")
+    stops = (tokenizer.eos_token_id, turn)
+    compact = Student(CompactTemplate(), tokenizer, stops, 512)
+    assert end_of_turn(tokenizer, stops) is None
+    # As Gemma's: the tokenizer's end token is not what ends a turn.
+    tokenizer.chat_template = CHAT.replace("<end>", "<end_of_turn>")
+    assert end_of_turn(tokenizer, stops) == turn
+    assert end_of_turn(tokenizer, stops[:1]) is None
+    student = Student(FieldTemplate(), tokenizer, stops, 512)
+    assert student.target("look").ids[-1] == student.end_id == turn
+    assert compact.target("look").ids[-1] == stops[0]
+
+
+@pytest.mark.parametrize("command", ["take café 1", "search[5.5″ ½]", "look 😀"])
+def test_every_token_of_a_character_of_the_command_counts(tiny, command):
+    """Bytes of one character are tokens of their own here; no prefix shows the later ones."""
+    target = encode_reply(CompactTemplate(), command, tiny, tiny.eos_token_id)
+    mask = command_mask(CompactTemplate(), target.ids, tiny, [tiny.eos_token_id])
+    assert mask == target.z_mask
+    assert picked(tiny, target.ids, mask) == command
 
 
 def test_plain_prompt_is_encoded_as_it_is(tiny):

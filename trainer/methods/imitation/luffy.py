@@ -180,11 +180,13 @@ class _JoinedRows(TokenTerm):
         if self._adv_B_T is None or not any(masks):
             return None
         # Of a joined turn every token of the reply is a trained one, so the mask fits as it is.
-        mask_B_T = pad_rows(masks, torch.bool, width=new_B_T.shape[1], device=new_B_T.device)
+        target_B_T = pad_rows(masks, torch.bool, width=new_B_T.shape[1], device=new_B_T.device)
+        joined_B = torch.tensor([bool(mask) for mask in masks], device=new_B_T.device)
+        # The whole reply counts: a mean over a row's tokens is one over all of them.
         return self._weight * luffy_loss(
             new_B_T,
-            self._adv_B_T,
-            mask_B_T,
+            self._adv_B_T.masked_fill(~target_B_T, 0.0),
+            batch.mask_B_T & joined_B[:, None],
             gamma=self._gamma,
             aggregation=self._how,
             denominators=self._counts,
