@@ -146,7 +146,9 @@ def run_all(folder: Path, cases: list[str]) -> None:
         words = ["train", str(folder / "config.yaml"), "--out", str(out), *options]
 
         def work(point: str = point, name: str = name, words: list[str] = words) -> int:
+            # As at a terminal, though a shell's background job or nohup ignores them.
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
             signal_before(point, getattr(signal, name))
             return main(words)
 

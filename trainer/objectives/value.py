@@ -104,14 +104,16 @@ def value_loss(
     target = return_B_T.detach().to(value.dtype).masked_fill(~mask, 0.0)
 
     plain = (value - target).square()
-    loss, limited = plain, plain
+    loss, limited, moved = plain, plain, mask
     if clip is not None:
+        moved = (value - old).abs() > clip
         limited = (old + (value - old).clamp(-clip, clip) - target).square()
         loss = torch.maximum(plain, limited)
     with torch.no_grad():
         stats = ValueStats(
             tokens=mask.sum().double(),
-            clipped=(limited > plain).sum().double(),
+            # Within the clip the two differ by rounding alone, and that is no clipping.
+            clipped=((limited > plain) & moved).sum().double(),
             squared_error=plain.double().sum(),
         )
     return aggregate(loss, mask, aggregation, denominators), stats

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from agent_envs.errors import SeroError
 from trainer.config import Config
 from trainer.errors import ConfigError
 from trainer.parallel.context import ALONE, Group
@@ -134,6 +135,11 @@ def own_folder(out: Path, group: Group) -> Iterator[Path]:
         _show(out, scratch)
         group.wait()
         yield scratch
+    except SeroError as error:
+        # Of the scratch folder nobody knows, and it is gone when the message is read.
+        said = (a.replace(str(scratch), str(out)) if isinstance(a, str) else a for a in error.args)
+        error.args = tuple(said)
+        raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

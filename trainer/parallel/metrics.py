@@ -21,7 +21,7 @@ _SUMS = frozenset(
     }
 )  # fmt: skip
 _SUM_ENDINGS = ("/rows", "/pairs", "/roots", "/asked", "/data_rows", "/oracle_s")
-_LARGEST = ("time/", "iteration_s", "sero/branch_s", "context_overflow_longest")
+_LARGEST = frozenset({"iteration_s", "sero/branch_s", "context_overflow_longest"})
 # Already of all ranks where the learner returns them, or the same everywhere.
 _COMMON = (
     "loss/", "grad/", "lr", "clip_fraction", "dual_clip_fraction", "kl_old", "advantage_abs_mean",
@@ -82,7 +82,7 @@ def _merged(key: str, parts: Sequence[Sequence[Any]]) -> Any:
         return values[0]
     if key in _SUMS or key.endswith(_SUM_ENDINGS):
         return sum(values)
-    if key.startswith(_LARGEST) and key != "iteration":
+    if key in _LARGEST or key.startswith("time/"):
         return max(values)
     if key.startswith(_COMMON):
         return values[0]

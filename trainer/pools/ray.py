@@ -18,7 +18,7 @@ from trainer.parallel.shard import part_of
 from trainer.pools.base import Began, Start, Stepped, TextEnvironment, reset_one, step_one, stepped
 from trainer.pools.process import TIMEOUT_S, WorldMaker
 
-__all__ = ["ENVS_AN_ACTOR", "RayPool"]
+__all__ = ["ENVS_AN_ACTOR", "RayPool", "actors_for"]
 
 ENVS_AN_ACTOR = 16
 """Where the config does not say: enough to outweigh a message, few enough to spread."""
@@ -56,10 +56,11 @@ def _caught(function: Any, *arguments: Any) -> Any:
 
 
 class RayPool:
-    """An `EnvPool` of `size` environments in `actors` actors, each with one core.
+    """An `EnvPool` of `size` environments in `actors` actors (0: see `actors_for`), each with one
+    core.
 
     Raises:
-        ConfigError: the package is missing.
+        ConfigError: the package is missing, or there are fewer cores than actors.
         WorkerError: an actor died, or gave no answer in `TIMEOUT_S`.
     """
 
@@ -69,8 +70,12 @@ class RayPool:
         remote = self._ray.remote(num_cpus=1)(Room)
         self._rooms: list[Any] = []
         self._room_of: dict[int, int] = {}
-        for number in range(min(actors, size)):
-            places = tuple(part_of(size, number, min(actors, size)))
+        # A cluster may grow when more is asked of it; this machine does not.
+        grows = bool(os.environ.get("RAY_ADDRESS"))
+        cores = None if grows else int(self._ray.cluster_resources().get("CPU", 0))
+        count = actors_for(size, actors, cores)
+        for number in range(count):
+            places = tuple(part_of(size, number, count))
             self._rooms.append(remote.remote(config, split, places))
             self._room_of |= dict.fromkeys(places, number)
 
@@ -105,13 +110,35 @@ class RayPool:
             self.close()
             raise WorkerError(
                 f"An actor with environments failed or gave no answer to {name!r} within "
-                f"{TIMEOUT_S:g} s. All of them were ended. {error}"
+                f"{TIMEOUT_S:g} s. All of them were ended. Each of the {len(pending)} asked needs "
+                f"a core; env.workers says how many there are. {error}"
             ) from error
         found = {place: value for answer in answers for place, value in answer.items()}
         for place in sorted(found):
             if isinstance(found[place], Exception):
                 raise found[place]
         return found
+
+
+def actors_for(size: int, wanted: int, cores: int | None) -> int:
+    """How many actors `size` environments get.
+
+    Args:
+        wanted: `env.workers`; 0: one for every `ENVS_AN_ACTOR`, as far as there are cores.
+        cores: what Ray has; None: not known.
+
+    Raises:
+        ConfigError: more are wanted than can run; those beyond would wait for a core for ever.
+    """
+    count = min(wanted or -(-size // ENVS_AN_ACTOR), size)
+    if cores is None or count <= cores:
+        return count
+    if wanted:
+        raise ConfigError(
+            f"env.workers={wanted} with env.pool=ray needs a core for each of {count} actors, and "
+            f"Ray has {cores} here. Set env.workers to at most {cores}, or 0."
+        )
+    return max(cores, 1)
 
 
 def _started() -> Any:

@@ -28,7 +28,7 @@ def make_envs(config: EnvConfig, task_set: TaskSet, split: str, n: int) -> list[
         workers = config.workers or len(os.sched_getaffinity(0))
         pool = ProcessPool(config, split, n, min(workers, n))
     else:
-        from trainer.pools.ray import ENVS_AN_ACTOR, RayPool
+        from trainer.pools.ray import RayPool
 
-        pool = RayPool(config, split, n, config.workers or -(-n // ENVS_AN_ACTOR))
+        pool = RayPool(config, split, n, config.workers)
     return proxies(pool, make_env(config, task_set, split))

@@ -102,6 +102,9 @@ def test_the_options_of_the_estimators_are_those_of_the_config() -> None:
         ("parallel__mode", "ddp"),
         ("run__early_stop__patience", 2),
         ("log__to", ["tensorboard"]),
+        ("warmstart__given_model", True),
+        ("sampler__backend", "hf-cb"),
+        ("run__save_turns", True),
     ],
 )
 def test_what_verl_cannot_do_is_refused_by_name(key: str, value: Any) -> None:

@@ -167,7 +167,8 @@ def check(model: Any, segments: Sequence[Segment], tolerance: float) -> None:
     rows, whole = one_by_one(model, segments)
     mine, gradient = found(model, segments, shared=True)
     for left, right in zip(mine, rows, strict=True):
-        assert_close(left, right, atol=tolerance, rtol=0)
+        # The largest are beyond 10, where float32 rounds to 1e-6.
+        assert_close(left, right, atol=tolerance, rtol=tolerance / 4)
     assert_close(gradient, whole, atol=2 * tolerance * float(whole.abs().max()), rtol=0)
 
 

@@ -222,3 +222,14 @@ def test_explained_variance_ignores_masked_tokens_and_keeps_double_precision():
 def test_wrong_inputs_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call(torch.ones(2, 3))
+
+
+def test_rounding_is_no_clipping() -> None:
+    """old + (v - old) is not always v, and a value within the clip is not clipped."""
+    generator = torch.Generator().manual_seed(0)
+    value, old = 0.05 * torch.randn(2, 1, 10_000, generator=generator)
+    assert float((value - old).abs().max()) < 0.5
+    inside = old + (value - old).clamp(-0.5, 0.5)
+    assert bool((inside.square() > value.square()).any())
+    _, stats = value_loss(value, old, torch.zeros_like(value), torch.ones_like(value))
+    assert stats.clipped == 0

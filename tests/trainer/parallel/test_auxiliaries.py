@@ -21,6 +21,8 @@ from trainer.models.tiny import save_policy
 
 VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     **{name: (name, {**SECTIONS.get(name, {}), "weight": 1.0}) for name in METHODS},
+    # Its loss has the square of large gaps: plain SGD would leave what can be compared.
+    "skill_sd": ("skill_sd", {**SECTIONS["skill_sd"], "weight": 0.05}),
     "sero_matched": ("sero", {"rule": "depth", "delta": "matched", "weight": 1.0}),
     "corrections": ("corrections", {"weight": 1.0, "max_depth": 4}),
     "seed_current": ("seed", {**SECTIONS["seed"], "teacher": "current", "weight": 1.0}),

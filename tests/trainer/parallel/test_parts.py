@@ -22,6 +22,7 @@ from trainer.parallel.launch import own_config, own_folder, processes
 from trainer.parallel.metrics import merged
 from trainer.parallel.shard import own_parts, part_of
 from trainer.rng import stream
+from trainer.runs.folder import RunFolderError
 
 LIBRARY = [{"name": "plan", "text": "look where such things are kept"}]
 
@@ -163,3 +164,16 @@ def test_what_another_rank_removes_stays_in_the_run(
     assert not scratch.exists()
     assert (run / "checkpoints/000001/state.json").read_text() == "kept"
     assert (run / "eval/a.json").read_text() == "kept"
+
+
+def test_messages_of_another_rank_name_the_run_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Group, "wait", lambda self: None)
+    run = tmp_path / "run"
+    with (
+        pytest.raises(RunFolderError, match="already holds") as caught,
+        own_folder(run, Group(1, 2)) as scratch,
+    ):
+        raise RunFolderError(f"{scratch} already holds a run.")
+    assert str(caught.value) == f"{run} already holds a run."

@@ -43,6 +43,18 @@ _REFUSED: tuple[_Refused, ...] = (
         "verl loads a Hugging Face folder; name one",
     ),
     (
+        "warmstart.given_model",
+        lambda c: c.warmstart.given_model,
+        "its workers load model.path as it is; use false, and the folder of a warm-started policy "
+        "(initial/ of a run of `sero train`)",
+    ),
+    (
+        "sampler.backend",
+        lambda c: c.sampler.backend != "hf",
+        "leave it out; verl has actor_rollout_ref.rollout.name",
+    ),
+    ("run.save_turns", lambda c: c.run.save_turns, "use false"),
+    (
         "objective.name",
         lambda c: f"sero_{c.objective.name}" not in ESTIMATORS,
         f"use one of {', '.join(sorted(name.removeprefix('sero_') for name in ESTIMATORS))}",
