@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -41,8 +42,11 @@ def starting() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, masked)
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in came[:1]:
-            signal.raise_signal(number)
+        # Called, not raised once more: an event loop has heard of the signal at the first time. And
+        # each of them, though one before it may raise.
+        with ExitStack() as handlers:
+            for number in reversed(dict.fromkeys(came)):
+                handlers.callback(before[number], number, inspect.currentframe())
 
 
 def leave_interrupts() -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -257,6 +257,11 @@ def _verify_row(env: Env, number: int, row: Row) -> Iterator[Mismatch]:
         expected=recorded.expected,
         root_step=recorded.branch.root_step,
     )
+    if Reason.ENV_ERROR in recorded.branch.reasons:
+        # No row has the command, or the view, that the environment failed at, so that cannot be
+        # had again: what counts is that everything before it came again.
+        codes = {Reason.ORACLE_ERROR: Reason.ENV_ERROR}
+        branch = replace(branch, reasons=tuple(codes.get(r, r) for r in branch.reasons))
     own = recorded.own
     if branch.status is not BranchStatus.NOT_STARTED:
         own = _play_again(env, recorded)

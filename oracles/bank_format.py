@@ -65,15 +65,15 @@ class BankRow:
     """Commands that the caller allowed the branch; None: as many as were left at the root."""
 
     def returns(self, target: str = "success") -> tuple[float, float]:
-        """(the policy's, the oracle's) undiscounted return from the root, over the same steps.
-
-        `target` is `success`, `score` (the graded one) or `reward` (the env's raw ones).
-        """
+        """(the policy's, the oracle's) undiscounted return from the root, over the same steps:
+        `target` is `success`, `score` (the graded one) or `reward` (the env's raw ones)."""
         branch, own = self.branch, self.own
+        # A branch that was cut short is compared with as many steps of the policy.
+        cut = len(branch.steps) if branch.status is BranchStatus.HORIZON else None
         return {
             "success": (float(own.success), float(branch.success)),
             "score": (own.score, branch.score),
-            "reward": (float(sum(own.rewards)), branch.total_reward),
+            "reward": (float(sum(own.rewards[:cut])), branch.total_reward),
         }[target]
 
 

@@ -147,11 +147,16 @@ class Workers:
     ) -> None:
         request = requests[place]
         message = (request.snapshot.to_bytes(), replace(request, snapshot=_ABSENT), max_depth)
-        worker.place, worker.limit = place, time.monotonic() + self._timeout
-        try:
-            worker.pipe.send(message)
-        except OSError:
-            self._lose(worker, requests, found, "died before it got the request")
+        for again in (True, False):
+            worker.place, worker.limit = place, time.monotonic() + self._timeout
+            try:
+                worker.pipe.send(message)
+                return
+            except OSError:
+                if again:
+                    # It died while it had nothing to do, which says nothing of this branch.
+                    worker = self._replace(worker)
+        self._lose(worker, requests, found, "died before it got the request")
 
     def _collect(self, requests: Sequence[BranchRequest], found: dict[int, Branch]) -> None:
         """Waits for one answer at least, or until a worker has to be given up."""
@@ -189,11 +194,17 @@ class Workers:
         found[worker.place] = not_started(
             requests[worker.place], WORKER_ERROR, f"the worker {worker.process.name!r} {why}"
         )
+        self._replace(worker)
+
+    def _replace(self, worker: _Worker) -> _Worker:
+        """Ends a worker; the new one that takes its place."""
         self._workers.remove(worker)
         _end_workers([worker], grace=0.0)
         if not self._end.still_active():
             raise WorkerError("The workers were ended while they ran branches.")
-        self._wait_for(self._start())
+        new = self._start()
+        self._wait_for(new)
+        return new
 
 
 def _end_workers(workers: list[_Worker], grace: float = GRACE) -> None:

@@ -61,8 +61,11 @@ class Walk:
     """The observation after the last command."""
 
     def request(self, t: int) -> BranchRequest:
-        """The branch from before command `t`."""
-        return BranchRequest(self.snapshots[t], self.history[:t], self.seen[t])
+        """The branch from before command `t`. Where the environment has no step limit it may take
+        as many commands as the policy took from there."""
+        root = self.snapshots[t]
+        horizon = len(self.history) - t if root.steps_left is None else None
+        return BranchRequest(root, self.history[:t], self.seen[t], horizon=horizon)
 
     def rest(self, t: int) -> PolicyEnd:
         """What the policy did from there on."""
@@ -181,10 +184,20 @@ def collect(
         BankBuildError: hardly a walk fails.
     """
     drawn = draw_roots(played, branches, seed)
-    found = runner.run([walk.request(t) for walk, t in drawn.states], max_depth)
+    requests = [walk.request(t) for walk, t in drawn.states]
+    found = runner.run(requests, max_depth)
     rows = [
-        BankRow(branch, walk.seen[t], walk.rest(t), oracle, policy, seed, walk.rollout, max_depth)
-        for branch, (walk, t) in zip(found, drawn.states, strict=True)
+        BankRow(
+            branch,
+            walk.seen[t],
+            walk.rest(t),
+            oracle,
+            policy,
+            seed,
+            walk.rollout,
+            request.limit(max_depth),
+        )
+        for branch, request, (walk, t) in zip(found, requests, drawn.states, strict=True)
     ]
     return rows, drawn.episodes
 

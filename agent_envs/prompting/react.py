@@ -1,7 +1,8 @@
 """Replies that think aloud before they act (ReAct, arXiv:2210.03629), in the forms models use.
 
 ``> think: ...`` and ``> go to shelf 1``, ``Thought: ...`` and ``Action: go to shelf 1`` (numbered
-or not), ``think[...]``. What is left after these marks goes through `parse_plain`.
+or not), ``think[...]`` and ``Action: think[...]``. What is left after these marks goes through
+`parse_plain`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ __all__ = ["is_thought", "parse_react"]
 
 _FLAGS = re.IGNORECASE | re.ASCII
 _THOUGHT = re.compile(r"[ \t>*]*(?:thought|think)[ \t]*\d*[ \t]*(?:\*\*)?[:\[]", _FLAGS)
-_ACTION = re.compile(r"[ \t>*]*(?:action|act)[ \t]*\d*[ \t]*:(?:\*\*)?", _FLAGS)
-_OBSERVATION = re.compile(r"[ \t>*]*observation[ \t]*\d*[ \t]*:", _FLAGS)
+_ACTION = re.compile(r"[ \t>*]*(?:action|act)[ \t]*\d*[ \t]*(?:\*\*)?:(?:\*\*)?", _FLAGS)
+_OBSERVATION = re.compile(r"[ \t>*]*observation[ \t]*\d*[ \t]*(?:\*\*)?:", _FLAGS)
 
 
 def parse_react(reply: str) -> ParsedReply:
@@ -43,7 +44,7 @@ def parse_react(reply: str) -> ParsedReply:
             if not named:
                 lines = [_blank(earlier) for earlier in lines]
             named = True
-            line = " " * mark.end() + line[mark.end() :]
+            line = _blank(line) if _thinks(line) else " " * mark.end() + line[mark.end() :]
         lines.append(line)
     text = "".join(lines)
     parsed = parse_plain(text)
@@ -53,11 +54,13 @@ def parse_react(reply: str) -> ParsedReply:
 def is_thought(reply: str) -> bool:
     """Whether a reply is nothing but thoughts."""
     lines = [line for line in reply.splitlines() if line.strip()]
-    return (
-        bool(lines)
-        and parse_react(reply).reason == "no_action"
-        and (_THOUGHT.match(lines[0]) is not None)
-    )
+    return bool(lines) and parse_react(reply).reason == "no_action" and _thinks(lines[0])
+
+
+def _thinks(line: str) -> bool:
+    """Whether a line is a thought, named an action or not."""
+    mark = _ACTION.match(line)
+    return _THOUGHT.match(line, 0 if mark is None else mark.end()) is not None
 
 
 def _blank(line: str) -> str:

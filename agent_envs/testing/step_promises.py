@@ -292,6 +292,9 @@ def check_step_after_end(subject: Subject) -> None:
         trace = follow(env, [NONSENSE] * _bounded(env))
     if not trace[-1].over:
         raise Unchecked("the episode did not end")
+    limited = any(isinstance(layer, TimeLimit) for layer in layers_of(env)[0])
+    if limited and env.unwrapped.remaining_steps != 0:  # type: ignore[attr-defined]
+        raise Unchecked("a TimeLimit ended the episode, after which Gymnasium lets the env go on")
     try:
         after = take(env, NONSENSE)
     except gymnasium.error.ResetNeeded:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import TimeLimit
 
 from agent_envs.core import Info
-from agent_envs.forking import remaining_steps, restore, snapshot
+from agent_envs.forking import layers_of, remaining_steps, restore, snapshot
 from agent_envs.snapshots import Snapshot
 
 Env = gymnasium.Env[Any, Any]
@@ -76,8 +77,13 @@ def _step(env: Env, action: Any) -> tuple[Any, float, bool, bool, Info]:
 def _restore(env: Env, snap: Snapshot) -> tuple[Any, Info, bool, bool]:
     """The result of `agent_envs.restore`, and whether the episode is over there, and how."""
     observation, info = restore(env, snap)
-    terminated = info.get("stop_reason") == "success"
-    return observation, info, terminated, not terminated and remaining_steps(env) == 0
+    layers, base = layers_of(env)
+    if info["stop_reason"] not in base.ends:
+        return observation, info, False, remaining_steps(env) == 0
+    # Of its own the env has no steps left now; a limit around it may be reached at the same time.
+    limits = [layer for layer in layers if isinstance(layer, TimeLimit)]
+    reached = any((one._elapsed_steps or 0) >= one._max_episode_steps for one in limits)
+    return observation, info, True, reached
 
 
 def _call(env: Env, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -54,6 +54,8 @@ class Fault(NamedTuple):
     args: tuple[Any, ...]
     text: str
     trace: str
+    whole: bytes | None
+    """The exception itself: `args` are not all that some are made of. None if it cannot be sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,12 +251,23 @@ def _revived(fault: Fault) -> Exception:
     kind = getattr(sys.modules.get(fault.module), fault.name, None)
     error: Exception | None = None
     if isinstance(kind, type) and issubclass(kind, Exception):
-        with suppress(Exception):
-            error = kind(*fault.args)
+        error = _whole(fault)
+        if error is None:
+            with suppress(Exception):
+                error = kind(*fault.args)
     if error is None:
         error = WorkerError(f"{fault.name}: {fault.text}")
     error.add_note(f"In a worker:\n{fault.trace}")
     return error
+
+
+def _whole(fault: Fault) -> Exception | None:
+    """The exception as it was raised; None where it does not come out as that."""
+    with suppress(Exception):
+        error = ForkingPickler.loads(fault.whole) if fault.whole is not None else None
+        if isinstance(error, Exception) and str(error) == fault.text:
+            return error
+    return None
 
 
 def _cores() -> int:
@@ -317,4 +330,7 @@ def _fault(error: Exception) -> Fault:
     plain = all(type(arg) in (str, int, float, bool, type(None)) for arg in error.args)
     args = error.args if plain else (str(error),)
     trace = "".join(traceback.format_exception(error))
-    return Fault(kind.__module__, kind.__qualname__, args, str(error), trace)
+    whole = None
+    with suppress(Exception):
+        whole = bytes(ForkingPickler.dumps(error))
+    return Fault(kind.__module__, kind.__qualname__, args, str(error), trace, whole)

@@ -91,7 +91,8 @@ def measure(
     tell("restores", roots, roots)
 
     timed = TimedOracle(oracle(), clock, decision_s)
-    starts = first_states(make, seed, from_reset)
+    longest = max(len(walk.history) for walk, _ in drawn.states)
+    starts = first_states(make, seed, from_reset, longest)
     with BranchRunner(lambda: cast(Oracle[Any], timed), make) as runner:
         wins = _branches(runner, starts, "tasks", tell, timed)
         timed.clear()

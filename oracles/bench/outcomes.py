@@ -156,8 +156,11 @@ class TimedOracle:
             self.missing = error
 
 
-def first_states(make: Callable[[], Env], seed: int, most: int) -> list[BranchRequest]:
-    """The first states of up to `most` different tasks, in the order of the env for `seed`."""
+def first_states(
+    make: Callable[[], Env], seed: int, most: int, unlimited: int | None = None
+) -> list[BranchRequest]:
+    """The first states of up to `most` different tasks, in the order of the env for `seed`, each
+    with `unlimited` commands to take where the env has no step limit."""
     requests: list[BranchRequest] = []
     tasks: set[str] = set()
     if not most:
@@ -168,7 +171,9 @@ def first_states(make: Callable[[], Env], seed: int, most: int) -> list[BranchRe
         while info["task_id"] not in tasks:
             tasks.add(info["task_id"])
             seen = RootRecord(observation, info["admissible_actions"])
-            requests.append(BranchRequest(agent_envs.snapshot(env), expected=seen))
+            root = agent_envs.snapshot(env)
+            horizon = unlimited if root.steps_left is None else None
+            requests.append(BranchRequest(root, expected=seen, horizon=horizon))
             if len(requests) == most:
                 break
             observation, info = env.reset()
@@ -190,14 +195,10 @@ def carried_out(probes: Sequence[Probe], env: EnvSource) -> tuple[Probe, ...]:
             if branch.valid:
                 request = probe.walk.request(probe.t)
                 again = run_request(other, Recorded(branch), request, len(branch.steps))
-                if (again.steps, again.success) != (branch.steps, branch.success):
-                    words = "its commands alone do something else"
-                    branch = replace(
-                        branch,
-                        valid=False,
-                        reasons=(NOT_REPEATED,),
-                        detail=f"{NOT_REPEATED}: {words}",
-                    )
+                ended = [(one.steps, one.success, one.score) for one in (again, branch)]
+                if ended[0] != ended[1]:
+                    words = f"{NOT_REPEATED}: its commands alone do something else"
+                    branch = replace(branch, valid=False, reasons=(NOT_REPEATED,), detail=words)
             found.append(replace(probe, branch=branch))
     return tuple(found)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,55 @@ def test_signals_wait_for_the_end_of_the_block_and_come_though_it_fails():
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
+
+
+def test_every_signal_that_waited_is_heard_once():
+    told: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    kept = {number: signal.getsignal(number) for number in numbers}
+
+    def stop(number: int, _: object) -> None:
+        told.append(number)
+        raise KeyboardInterrupt
+
+    try:
+        signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+        for handler in (stop, lambda number, _: told.append(number)):
+            told.clear()
+            signal.signal(signal.SIGINT, handler)
+            with suppress(KeyboardInterrupt), starting():
+                for number in (*numbers, signal.SIGINT):
+                    os.kill(os.getpid(), number)
+            assert sorted(told) == sorted(numbers)
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def test_an_event_loop_hears_a_signal_once():
+    async def hear() -> int:
+        told: list[int] = []
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, told.append, 1)
+        try:
+            with starting():
+                os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGUSR1)  # read by the loop behind all that came before
+            await asyncio.wait_for(behind.wait(), 60)
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
+        return len(told)
+
+    async def run() -> int:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, behind.set)
+        try:
+            return await hear()
+        finally:
+            loop.remove_signal_handler(signal.SIGUSR1)
+
+    behind = asyncio.Event()
+    assert asyncio.run(run()) == 1
 
 
 def test_in_a_thread_no_handler_changes():

@@ -69,6 +69,16 @@ def test_wrapped_envs_keep_every_promise(stack):
     assert report.unchecked == ()
 
 
+def test_a_time_limit_that_ends_episodes_breaks_no_promise():
+    # Gymnasium's wrapper says that the episode is over, and then passes on every step.
+    env = gymnasium.make("SeroALFWorld-v0", data=HOUSES, max_episode_steps=10)
+    left = dict(check_snapshot_env(env, walks=2).unchecked)
+    assert left.keys() == {"step_after_end", "success"}
+    assert "TimeLimit" in left["step_after_end"]
+    env = gymnasium.make("SeroALFWorld-v0", data=HOUSES, max_steps=10, max_episode_steps=10)
+    assert testing.check_step_after_end(env) is None
+
+
 def test_envs_of_others_pass_with_a_factory():
     for cls in (LampEnv, WithView):
         assert check_snapshot_env(cls(), make=cls, plan=plan).unchecked == ()

@@ -164,6 +164,17 @@ def test_a_worker_that_dies_or_sleeps_costs_one_branch() -> None:
     assert (died.root, died.root_step) == (snapshot, 1)
 
 
+def test_a_worker_that_dies_between_two_lists_costs_no_branch() -> None:
+    requests = roots(3)
+    with BranchRunner(ALFWorldPlanner, WORLD, workers=2) as runner:
+        before = runner.run(requests)
+        assert runner._workers is not None
+        for worker in runner._workers._workers:
+            worker.process.kill()
+            worker.process.join()
+        assert runner.run(requests) == before
+
+
 def test_a_snapshot_that_is_none_fails_alike_everywhere() -> None:
     (request,) = roots(1)
     forged = replace(request, snapshot=replace(request.snapshot, state=(object(),)))

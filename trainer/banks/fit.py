@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -15,6 +16,7 @@ from oracles.branches import EnvRecipe
 from trainer.branches.records import GrownRoot
 from trainer.config import Config, SeroConfig
 from trainer.worlds.environments import TaskSet, environment_of
+from trainer.worlds.named import maker_of
 from trainer.worlds.tasks import make_env
 
 __all__ = ["check_fit", "check_open"]
@@ -52,8 +54,13 @@ def check_fit(bank: Bank, config: Config, task_set: TaskSet, *, evaluated: bool)
     for name, value in environment_of(env_id).options(config.env, task_set, "").items():
         if name not in _APART and _plain(value) and value != theirs.get(name):
             _refuse(f"was made with {name}={theirs.get(name)!r}, and the run has {name}={value!r}")
-    split = theirs.get("split")
-    if evaluated and split in config.eval.splits:
+    if not evaluated:
+        return
+    splits = {str(theirs.get("split"))}
+    if theirs.get("split") is None:  # tasks of all splits
+        ids = {row.branch.root.task_id for row in bank.rows}
+        splits = {task_set.meta(task_id).split for task_id in ids}
+    for split in sorted(splits.intersection(config.eval.splits)):
         raise BankError(
             f"The bank has branches of split {split!r}, which the run evaluates: its tasks would "
             "not be held out. Build a bank of split train, or evaluate no task (--eval-tasks 0)."
@@ -74,13 +81,19 @@ def check_open(roots: Sequence[GrownRoot], section: SeroConfig) -> None:
 
 
 def _defaults(env_id: str) -> dict[str, Any]:
-    entry: Any = gymnasium.registry[env_id].entry_point
-    known = inspect.signature(load_env_creator(entry) if isinstance(entry, str) else entry)
+    maker: Any = maker_of(env_id, "env.id") if ":" in env_id else None
+    kwargs: dict[str, Any] = {}
+    if maker is None or isinstance(maker, partial):  # an id, perhaps of somebody's module
+        spec = gymnasium.registry[env_id.rpartition(":")[2]]
+        entry: Any = spec.entry_point
+        maker = load_env_creator(entry) if isinstance(entry, str) else entry
+        kwargs = dict(spec.kwargs)
+    known = inspect.signature(maker)
     return {
         name: parameter.default
         for name, parameter in known.parameters.items()
         if parameter.default is not parameter.empty
-    } | dict(gymnasium.registry[env_id].kwargs)
+    } | kwargs
 
 
 def _plain(value: Any) -> bool:

@@ -20,7 +20,9 @@ from trainer.generation.hf import HFSampler
 from trainer.rollouts.rollout import Episode, PlaySettings, Trajectory, play
 from trainer.runs.folder import RunFolder, load_trained, make_student
 from trainer.worlds.environments import environment_of
+from trainer.worlds.sources import ImportedRecipe
 from trainer.worlds.tasks import make_env, open_tasks, split_tasks, tasks_from
+from trainer.worlds.user_env import UserTasks
 
 __all__ = ["TrainedPolicy", "load_policy_of"]
 
@@ -120,6 +122,11 @@ def _recipe(config: Config, tasks: Any, split: str) -> EnvRecipe:
     plain: dict[str, Any] = {
         name: list(value) if isinstance(value, tuple) else value for name, value in options.items()
     }
+    if isinstance(tasks, UserTasks):
+        # `module:name`: nothing that gymnasium can make, and it gets what it takes.
+        if "max_steps" in tasks.takes:
+            plain["max_steps"] = config.env.max_steps
+        return ImportedRecipe(config.env.id, plain)
     # The tasks themselves are no plain value; this names them.
     plain["data"] = str(tasks.source)
     return EnvRecipe(config.env.id, {**plain, "max_steps": config.env.max_steps})

@@ -31,7 +31,7 @@ from torch import nn
 
 from oracles.bank_format import PolicyEnd
 from oracles.base import Oracle
-from oracles.branch import Branch, Reason
+from oracles.branch import Branch, BranchStatus, Reason
 from oracles.branches import BranchRunner, run_request
 from trainer import rng
 from trainer.auxiliary.sero import count_roots, row_coefficients
@@ -170,7 +170,11 @@ def _before(choice: RootChoice, trajectories: Sequence[Trajectory]) -> tuple[Tur
 
 
 def _returns(branch: Branch, own: PolicyEnd, config: SeroConfig) -> tuple[float, float]:
-    """(G_pi, G_O) over the steps that both had left at the root; raw env figures only."""
+    """(G_pi, G_O) over the steps that both had left at the root; raw env figures only.
+
+    Rewards of a branch that `max_depth` cut short are compared with those of the policy's first
+    steps, as many: else every step that costs something would count against the policy alone.
+    """
     if config.target == "score":
         return own.score, branch.score
     oracle = [step.reward for step in branch.steps]
@@ -178,6 +182,8 @@ def _returns(branch: Branch, own: PolicyEnd, config: SeroConfig) -> tuple[float,
     if left is None:
         left = max(len(own.rewards), len(oracle))
     if config.target == "reward":
+        if branch.status is BranchStatus.HORIZON:
+            left = len(oracle)
         return (
             suffix_return(own.rewards, 0, left, config.gamma),
             suffix_return(oracle, 0, left, config.gamma),

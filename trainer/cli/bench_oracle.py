@@ -193,7 +193,7 @@ def _model(
             done += 1
             tell("training iterations", done, total)
 
-        section = section_of(trained.config, args.target, args.return_scale)
+        section = section_of(trained.config, args.target, args.return_scale, trained=True)
         swept = sweep(
             Path(args.policy),
             args.out / "sweep",

@@ -16,6 +16,7 @@ from oracles.bank_format import BankRow
 from oracles.bench.figures import GROUPS, ROLLOUTS, IterationCosts, Probe
 from trainer.banks.policy import TrainedPolicy
 from trainer.banks.rows import grown_roots
+from trainer.banks.talks import turns_before
 from trainer.branches.branching import score
 from trainer.branches.records import GrownRoot
 from trainer.config import Config, SeroConfig
@@ -84,13 +85,15 @@ def model_figures(
 
     Args:
         trained: is not changed, its model included.
-        probes: roots of the policy's own failed episodes.
-        seed: of what is drawn here: states to ask, episodes, the order of roots.
+        probes: roots of the policy's own failed episodes, of `TrainedPolicy.walks`.
+        seed: of those walks, and of what is drawn here: states to ask, episodes, the order of
+            roots.
         target, return_scale: of the gate.
         on_part: called with the name of each part before it begins.
 
     Raises:
         ConfigError: the run's base objective cannot be played with its settings.
+        BankError: a conversation before a root does not come out as it did.
     """
     tell = on_part or (lambda name: None)
     config = base_config(trained.config, trained.split)
@@ -101,8 +104,10 @@ def model_figures(
 
     tell("reach")
     rows = [_bank_row(probe, trained, seed) for probe in probes]
+    # In a conversation a prompt holds what the policy said before the root.
+    before = turns_before(trained, rows) if student.context == "chat" else None
     start = synchronised(trained.model)
-    roots = grown_roots(rows, student, section, config.rollout.max_new_tokens)
+    roots = grown_roots(rows, student, section, config.rollout.max_new_tokens, before)
     roots = score(roots, trained.model, limits)
     scoring_s = synchronised(trained.model) - start
     sampler = HFSampler(trained.model, student.stop_ids, pad_id=student.pad_id)
@@ -114,6 +119,7 @@ def model_figures(
         config.rollout.max_new_tokens,
         states=agreement_states,
         seed=seed,
+        before=[() if before is None else before(row) for row in rows],
     )
     reached = reach(roots, section.w_min, asked)
     if reached is None:
@@ -181,15 +187,22 @@ def iteration_costs(
     return IterationCosts(iteration_s, "measured", model_s, share)
 
 
-def section_of(config: Config, target: Target, return_scale: float) -> SeroConfig:
+def section_of(
+    config: Config, target: Target, return_scale: float, *, trained: bool = False
+) -> SeroConfig:
     """SERO's settings: those of the run where it trained with SERO, with this gate.
 
-    Thoughts that a policy would have to sample are left empty: branches are looked at as they are.
+    Thoughts that a policy would have to sample are left empty where branches are looked at as they
+    are.
+
+    Args:
+        trained: whether runs are trained with it, which sample thoughts where theirs did.
     """
     section = config.auxiliary.sero or SeroConfig()
     gamma = section.gamma if target == "reward" else 1.0
     section = replace(section, target=target, return_scale=return_scale, gamma=gamma)
-    return replace(section, think_mode="empty") if section.think_mode == "sampled" else section
+    looked_at = section.think_mode == "sampled" and not trained
+    return replace(section, think_mode="empty") if looked_at else section
 
 
 def _why_closed(roots: Sequence[GrownRoot]) -> str:

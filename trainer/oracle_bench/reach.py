@@ -24,6 +24,7 @@ from trainer.branches.targets import PROMPT_TOO_LONG, TARGET_TOO_LONG, branch_pr
 from trainer.config import SeroConfig
 from trainer.generation.base import GenerationRequest, Sampler
 from trainer.metrics import mean_or_none
+from trainer.rollouts.data import Turn
 from trainer.rollouts.rollout import Student
 
 __all__ = [
@@ -159,17 +160,22 @@ def agreement(
     *,
     states: int,
     seed: int,
+    before: Sequence[Sequence[Turn]] | None = None,
 ) -> list[Agreement]:
     """Asks the policy for its likeliest reply at branch states, each as likely to be asked.
 
     Args:
         roots: scored.
         states: at most so many; which ones follows from `seed` alone.
+        before: of each root, the policy's turns before it; needed in chat.
     """
     places = [(r, k) for r, root in enumerate(roots) for k in range(len(root.logz))]
     order = stream(seed, purpose=_STATES).permutation(len(places))[:states]
     chosen = [places[i] for i in sorted(order.tolist())]
-    prompts = {r: branch_prompts(roots[r].branch, student, section) for r in {r for r, _ in chosen}}
+    prompts = {
+        r: branch_prompts(roots[r].branch, student, section, () if before is None else before[r])
+        for r in {r for r, _ in chosen}
+    }
     requests = [
         GenerationRequest(prompts[r][k], None, max_new_tokens, greedy=True) for r, k in chosen
     ]

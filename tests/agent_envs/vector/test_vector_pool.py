@@ -83,6 +83,24 @@ def test_errors_keep_type_and_message():
         vec.close()
 
 
+@pytest.mark.parametrize("command", ["parse", "decode", "read"])
+def test_errors_that_are_made_of_more_than_they_show(command):
+    alone = gymnasium.make(FAULTY)
+    alone.reset(seed=0)
+    with pytest.raises((ValueError, OSError)) as expected:
+        alone.step(command)
+    vec = pool(1)
+    try:
+        vec.reset(seed=0)
+        with pytest.raises(type(expected.value)) as caught:
+            vec.step([command])
+        assert type(caught.value) is type(expected.value)
+        assert str(caught.value) == str(expected.value)
+        assert any("in _apply" in note for note in caught.value.__notes__)
+    finally:
+        vec.close()
+
+
 def test_results_and_actions_that_cannot_be_sent():
     vec = pool()
     try:

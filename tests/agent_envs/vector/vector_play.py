@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -129,6 +131,12 @@ class FaultyEnv(LampEnv):
             raise Accident("the lamp fell", 3)
         if command == "two":
             raise TwoPart("oil", "fire")
+        if command == "parse":
+            json.loads("{")
+        if command == "decode":
+            b"\xff".decode()
+        if command == "read":
+            Path("/no/such/file").read_text()
         return super()._apply(command)
 
     def get_unreadable(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from oracles.alfworld_planner import ALFWorldPlanner
 from oracles.bank import Bank, BankError, BankRow, header_of, read_bank, write_bank
+from oracles.bench.figures import Probe
 from oracles.branches import BranchRunner
 from oracles.walks import collect
 from tests.support import full_count
@@ -25,6 +27,7 @@ from trainer.branches.records import RootChoice
 from trainer.config import ConfigError, SeroConfig
 from trainer.loop import train
 from trainer.models.packing import chains
+from trainer.oracle_bench.model import model_figures
 from trainer.rollouts.rollout import Trajectory
 from trainer.rollouts.tokens import decode
 from trainer.runs.folder import make_student
@@ -159,6 +162,21 @@ def test_a_rollout_that_comes_out_otherwise_is_an_error(bank: Bank, policy: Trai
     changed = replace(row, branch=replace(row.branch, history=history))
     with pytest.raises(BankError, match=rf"Rollout {row.rollout} of the bank .* from step 1 on"):
         turns_before(policy, [changed])
+
+
+def test_the_benchmark_of_an_oracle_has_the_conversations_before_its_roots(
+    policy: TrainedPolicy, bank: Bank
+) -> None:
+    walks = {walk.rollout: walk for walk in islice(policy.walks(0), 32)}
+    probes = [
+        Probe(walks[row.rollout], row.branch.root_step, row.branch, row.own)
+        for row in bank.rows
+        if row.rollout in walks
+    ]
+    assert any(probe.t > 0 and probe.branch.valid for probe in probes)
+    found = model_figures(policy, probes, drift_steps=1, drift_episodes=1, agreement_states=4)
+    assert found.reach is not None
+    assert found.reach["branches"] > 0
 
 
 def test_words_of_the_bank_that_were_not_seen_reach_no_row(

@@ -153,4 +153,7 @@ def test_the_settings_are_those_of_the_run_with_the_gate_that_was_asked_for(
     assert (section.w_min, section.target, section.return_scale) == (0.01, "score", 0.5)
     assert (section.gamma, section.think_mode) == (1.0, "empty")
     assert section_of(own, "reward", 1.0).gamma == 0.9
+    sampling = trained.config.replace(**{"auxiliary.sero": {"think_mode": "sampled"}})
+    assert section_of(sampling, "success", 1.0).think_mode == "empty"
+    assert section_of(sampling, "success", 1.0, trained=True).think_mode == "sampled"
     section.check()
