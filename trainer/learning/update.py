@@ -313,5 +313,24 @@ def passes(
 
 
 def precision(device: torch.device, bf16: bool) -> torch.autocast:
-    """Forward passes in bfloat16 if asked for; weights, log-probs and loss are float32."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16)
+    """Forward passes in bfloat16 if asked for; weights, log-probs and loss are float32.
+
+    Passes with and without a gradient may be in one block.
+    """
+    return torch.autocast(
+        device.type, dtype=torch.bfloat16, enabled=bf16, cache_enabled=_cache_keeps_gradients()
+    )
+
+
+@functools.cache
+def _cache_keeps_gradients() -> bool:
+    """Whether a weight that was rounded in a pass without a gradient gets one in the next pass.
+
+    torch keeps rounded weights to the end of an autocast block; before pytorch/pytorch#165068 those
+    of a pass without a gradient stayed cut off from their parameters in a pass with one.
+    """
+    weight = torch.zeros(1, 1, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=True), torch.enable_grad():
+        with torch.no_grad():
+            torch.nn.functional.linear(weight.detach(), weight)
+        return torch.nn.functional.linear(weight.detach(), weight).requires_grad

@@ -117,8 +117,16 @@ def frozen_policy(model: nn.Module) -> tuple[nn.Module, AbstractContextManager[A
 
 
 def merged(policy: nn.Module) -> nn.Module:
-    """A copy of the policy as a plain transformers model, adapters added to its weights."""
-    plain: nn.Module = deepcopy(policy).merge_and_unload()  # type: ignore[operator]
+    """A copy of the policy as a plain transformers model, adapters added to its weights.
+
+    On the CPU: adapters are trained where there is no room for the weights a second time.
+    """
+    copies: dict[int, Any] = {
+        id(p): nn.Parameter(p.detach().cpu().clone(), requires_grad=False)
+        for p in policy.parameters()
+    }
+    copies |= {id(buffer): buffer.detach().cpu().clone() for buffer in policy.buffers()}
+    plain: nn.Module = deepcopy(policy, copies).merge_and_unload()  # type: ignore[operator]
     return plain.requires_grad_(True)
 
 

@@ -56,6 +56,11 @@ class ParallelTrainer(Trainer):
         self.group = group
         whole = deepcopy(model) if group.sharded else model
         super().__init__(config, folder, whole, tokenizer, **options)
+        if group.sharded and self.acting is not whole:
+            # Methods keep their setup and with it this copy, which nobody reads any more: it need
+            # not hold float32 weights of its own beside those of the one that samples.
+            for kept, acting in zip(whole.parameters(), self.acting.parameters(), strict=True):
+                kept.data = acting.data
         trained = share(model, group, packing=config.optim.packing)
         self.learner = Learner(
             config,

@@ -39,7 +39,8 @@ def processes(config: Config, environment: Mapping[str, str] | None = None) -> I
         environment: `RANK`, `WORLD_SIZE`, `LOCAL_RANK` and the place to meet; None: the process's.
 
     Raises:
-        ConfigError: several processes were started, and `parallel.mode` is `none`.
+        ConfigError: several processes were started, and `parallel.mode` is `none` or `run.device`
+            names one GPU for all of them.
     """
     found = os.environ if environment is None else environment
     world = int(found.get("WORLD_SIZE", "1"))
@@ -51,7 +52,13 @@ def processes(config: Config, environment: Mapping[str, str] | None = None) -> I
             f"{world} processes were started and parallel.mode=none: each would train the same "
             "run alone. Set parallel.mode to ddp or fsdp, or start one process."
         )
-    on_cuda = torch.device(config.run.device).type == "cuda"
+    place = torch.device(config.run.device)
+    on_cuda = place.type == "cuda"
+    if place.index is not None and on_cuda:
+        raise ConfigError(
+            f"{world} processes were started and run.device={config.run.device}: all of them would "
+            "use that one GPU. Set run.device to cuda: each then takes the one of its local rank."
+        )
     if on_cuda:
         torch.cuda.set_device(int(found.get("LOCAL_RANK", "0")))
     with joined(

@@ -205,7 +205,7 @@ _PEAKS: tuple[tuple[str, float], ...] = (
     ("RTX 4080", 97.5e12),
     ("RTX 3090", 71e12),
     ("MI300X", 1307.4e12),
-    ("MI250X", 383e12),
+    ("MI250X", 191.5e12),  # of one of its two chips, each of which is a device to the driver
 )
 # A slice, a slower chip of the same name, or one that is held to less power.
 _OTHERS = frozenset(("mig", "laptop", "d", "max", "super", "ti"))

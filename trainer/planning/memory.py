@@ -20,6 +20,9 @@ __all__ = [
     "update_bytes",
 ]
 
+_DRAW_BYTES = 24
+"""A logit's log-prob, probability and the sum up to it, in float64 (`trainer.generation.draw`)."""
+
 
 def memory_settings(config: Config) -> dict[str, Any]:
     """Arguments of `trainer.planning.accounting.memory_of` besides the micro-batch."""
@@ -74,13 +77,14 @@ def rollout_bytes(config: Config, shape: ModelShape, load: Load) -> dict[str, in
     half = config.run.dtype == "bfloat16"
     rows = max(1, min(load.trajectories, config.sampler.max_batch_tokens // load.length))
     served = config.sampler.backend == "vllm"  # in memory of the server's own
+    logit = _DRAW_BYTES + (2 if half else 4)
     return {
         "weights": found.weights,
         **_copies(config, shape, found.copies),
         "optimiser": found.moments,
         **({"critic": critic_bytes(config, shape)} if config.objective.has_critic else {}),
         "KV cache": 0 if served else _cached(config, load) * kv_bytes(shape, half),
-        "logits of a step": 0 if served else rows * shape.vocab * 4 * 2,
+        "logits of a step": 0 if served else rows * shape.vocab * logit,
     }
 
 

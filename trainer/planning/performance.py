@@ -2,8 +2,8 @@
 
 Counted are the policy's own passes: sampling, scoring (where log-probs are recomputed, where there
 is a reference) and the base update. What auxiliary objectives and a critic run is in the seconds
-and not in the operations, and scoring is counted as if all that turns have in common were run once
-in it, so the utilisation is a lower bound.
+and not in the operations, equal prompts are counted once in sampling, and scoring is counted as if
+all that turns have in common were run once in it, so the utilisation is a lower bound.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainer.planning.accounting import (
 )
 from trainer.rollouts.data import Turn
 
-__all__ = ["iteration_performance", "peak_of", "policy_shape", "work_of"]
+__all__ = ["iteration_performance", "peak_of", "policy_shape", "sampling_work", "work_of"]
 
 
 def iteration_performance(
@@ -56,7 +56,9 @@ def iteration_performance(
         o = config.objective
         passes = (config.optim.old_logprobs == "recompute") + (o.kl_coef > 0 and config.base_active)
         chat = str(config.prompt.context) == "chat"
-        flops = flops_of(shape, work_of(sampled, chat=chat), backward=False)
+        # Only `hf` in window context computes again what different prompts begin with.
+        again = config.sampler.backend == "hf" and not chat
+        flops = flops_of(shape, sampling_work(sampled, shared=not again), backward=False)
         if passes:
             scored = work_of(learnt, chat=chat, shared=config.optim.packing is not False)
             flops += passes * flops_of(shape, scored, backward=False)
@@ -88,6 +90,20 @@ def work_of(turns: Sequence[Turn], *, chat: bool = False, shared: bool = False) 
     if not chat:
         return Work.of(map(len, ids), trained)
     return Work.of((len(ids[group[-1]]) for group in chains(ids)), trained)
+
+
+def sampling_work(turns: Sequence[Turn], *, shared: bool = False) -> Work:
+    """What sampling these turns runs: a prompt that several of them have is run once.
+
+    Rollouts of one task begin with the same prompt. With `shared` nothing that turns have in common
+    at their beginning is run twice: conversations, and servers that keep what was computed.
+    """
+    if shared:
+        return work_of(turns, shared=True)
+    prompts = {turn.prompt_ids for turn in turns}
+    before = [0] * len(prompts) + [len(turn.prompt_ids) for turn in turns]
+    replies = [len(turn.response_ids) for turn in turns]
+    return Work.of([*map(len, prompts), *replies], sum(replies), before)
 
 
 def policy_shape(model: Any) -> ModelShape | None:

@@ -152,6 +152,23 @@ def test_the_sampler_sees_the_adapters() -> None:
     assert untrained.logprobs != pytest.approx(trained.logprobs, abs=1e-3)
 
 
+def test_weights_are_merged_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = adapted()
+    brought: set[int] = set()
+    cpu = torch.Tensor.cpu
+
+    def recorded(tensor: torch.Tensor) -> torch.Tensor:
+        brought.add(tensor.data_ptr())
+        return cpu(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", recorded)
+    plain = lora.merged(policy)
+    # All of them, before anything is copied where they are; and none is the policy's own.
+    assert brought >= {p.data_ptr() for p in policy.parameters()}
+    own = {p.data_ptr() for p in policy.parameters()}
+    assert own.isdisjoint({p.data_ptr() for p in plain.parameters()})
+
+
 @pytest.mark.parametrize("sessions", [False, True])
 def test_prompts_of_several_lengths_get_the_log_probs_that_are_trained(sessions: bool) -> None:
     policy = adapted()

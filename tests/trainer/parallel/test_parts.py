@@ -139,6 +139,15 @@ def test_many_processes_without_a_mode_are_refused() -> None:
         pass
 
 
+def test_one_gpu_for_all_processes_is_refused() -> None:
+    config = small.small_config(parallel__mode="ddp", run__device="cuda:0")
+    with (
+        pytest.raises(ConfigError, match=r"run\.device=cuda:0.*Set run\.device to cuda"),
+        processes(config, {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}),
+    ):
+        pass
+
+
 def test_one_rank_logs() -> None:
     config = small.small_config(log__to=["tensorboard"], parallel__mode="ddp")
     assert own_config(config, Group(0, 2)) is config

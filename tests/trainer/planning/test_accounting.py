@@ -157,6 +157,7 @@ def test_other_architectures_are_refused_or_counted() -> None:
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
         ("NVIDIA H200 MIG 1g.18gb", None),
         ("NVIDIA A1000", None),
+        ("AMD Instinct MI250X", 191.5e12),  # a device is one of its two chips
         ("cpu", None),
         ("", None),
     ],
