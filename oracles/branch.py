@@ -12,8 +12,9 @@ import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 from time import perf_counter
-from traceback import format_exception_only
+from traceback import extract_tb, format_exception_only
 from typing import Any
 
 import gymnasium
@@ -290,7 +291,7 @@ class _Run:
                     if isinstance(text, str):
                         text.encode()  # no bank could hold halves of characters
             except FAILURES as error:
-                self._fail(Reason.ORACLE_ERROR, _words(error))
+                self._fail(Reason.ORACLE_ERROR, _words(error) + _place(error))
                 return BranchStatus.STOPPED
             finally:
                 self.oracle_s += perf_counter() - began
@@ -366,3 +367,12 @@ def _pattern(template: str) -> re.Pattern[str]:
 def _words(error: BaseException) -> str:
     # also where the error's own `__str__` fails
     return "".join(format_exception_only(error)).strip()
+
+
+def _place(error: BaseException) -> str:
+    """Where the oracle's code raised it; nothing where that was not in the oracle.
+
+    The file without its folder: a bank holds these words, the same on every machine.
+    """
+    frames = [f for f in extract_tb(error.__traceback__) if f.filename != __file__]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

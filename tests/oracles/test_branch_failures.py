@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +115,7 @@ def test_an_oracle_that_fails_at_its_start() -> None:
     branch = run(make(open_house()), agent_envs.snapshot(env), Broken(SOLUTION))
     assert branch.reasons == ("oracle_error",)
     assert "KeyError" in branch.detail
+    assert f"({Path(__file__).name}, line " in branch.detail
 
 
 def test_an_oracle_that_does_not_say_whether_it_is_privileged() -> None:

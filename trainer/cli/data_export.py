@@ -64,7 +64,8 @@ class Args:
     history_length: int = 2
     """Past steps in a prompt; a whole chat has them all."""
     max_steps: Annotated[int | None, unset("N")] = None
-    """Steps in an episode (default: as published, ALFWorld 50, WebShop 15; your own: 50)."""
+    """Steps in an episode (default: as published, ALFWorld 50, WebShop 15; of your own environment
+    what it has, or 50)."""
     trajectory: bool = False
     """One line an episode in place of one a turn."""
     random_share: float = 0.0
@@ -112,10 +113,27 @@ def _env_config(args: Args) -> EnvConfig:
     given: dict[str, Any] = {"data": args.data}
     if args.env not in ENVIRONMENTS and args.data is None:
         del given["data"]  # for one's own, null would be a value
-    steps = STEPS.get(args.env, EnvConfig().max_steps) if args.max_steps is None else args.max_steps
+    steps = args.max_steps
+    if steps is None:
+        steps = STEPS[args.env] if args.env in STEPS else _own_steps(args)
     config = EnvConfig(id=_env_id(args), split=args.split, max_steps=steps, **given)
     config.check()
     return config
+
+
+def _own_steps(args: Args) -> int:
+    """How many steps the episodes of somebody's environment have, made without `max_steps`."""
+    from contextlib import closing
+
+    from trainer.worlds.named import arguments_of, maker_of, somebodys
+
+    maker = maker_of(args.env, "--env")
+    given = {"data": args.data, "split": args.split}
+    taken = arguments_of(args.env, maker)
+    options = {k: v for k, v in given.items() if k in taken and v is not None}
+    with somebodys(f"--env {args.env}"), closing(maker(**options)) as env:
+        steps = getattr(env.unwrapped, "max_steps", None)
+    return steps if isinstance(steps, int) else 50
 
 
 def _check(args: Args) -> None:

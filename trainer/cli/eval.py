@@ -53,7 +53,7 @@ class Args:
     tasks: Annotated[int | None, unset("INT")] = None
     """Tasks a split, spread evenly over the sorted ids (default: the config's number, 0: all)."""
     iteration: Annotated[int | None, unset("INT")] = None
-    """Checkpoint of a run (default: the last)."""
+    """Checkpoint of a run; 0: the policy that training started from (default: the last)."""
     best: bool = False
     """Of a run's checkpoints that with the best evaluation (`eval.best_by`)."""
     temperature: Annotated[float | None, unset("FLOAT")] = None

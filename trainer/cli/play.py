@@ -14,8 +14,9 @@ import inspect
 import io
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,7 @@ from trainer.cli.common import emit, parse_args, unset
 from trainer.cli.play_input import at_a_terminal, file_lines, piped_lines, typed_lines
 from trainer.cli.play_session import Session
 from trainer.worlds.environments import PLANNER
+from trainer.worlds.named import arguments_of, maker_of, somebodys
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Args:
     """Options of `sero play`."""
 
     env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = "alfworld"
-    """Environment: `alfworld`, `webshop`, or any registered id."""
+    """Environment: `alfworld`, `webshop`, an id of this package, or `module:name` for your own."""
     oracle: Annotated[str | None, unset("[NAME]")] = None
     """Show this oracle's next action at every step (default: none; without a name: the
     environment's first)."""
@@ -91,12 +93,16 @@ def _is_name(word: str) -> bool:
 
 def run(args: Args) -> int:
     """Play; the exit code is 0 unless the session could not start."""
-    env_id = find_env(args.env)
+    own = ":" in args.env and not args.env.startswith("agent_envs:")
+    env_id = args.env if own else find_env(args.env)
+    make = maker_of(env_id, "ENV") if own else partial(gymnasium.make, env_id)
     if args.seed < 0:
         raise SeroError(f"--seed {args.seed}: expected a whole number from 0 up.")
     _accept_any_character()
-    env = gymnasium.make(env_id, **_options(args, env_id))
-    session = Session(env, Console(highlight=False, emoji=False, markup=False), args.oracle)
+    options = _options(args, env_id, arguments_of(env_id, make) if own else _taken(env_id))
+    with somebodys(env_id) if own else nullcontext():
+        env = make(**options)
+    session = Session(env, Console(highlight=False, emoji=False, markup=False), args.oracle, env_id)
     try:
         with _lines(args, session) as lines:
             session.begin(seed=args.seed, task_id=args.task_id)
@@ -124,22 +130,27 @@ def find_env(name: str) -> str:
     near = difflib.get_close_matches(name, [*short, *ids], 1, 0.5)
     hint = f"Did you mean {near[0]!r}? " if near else ""
     raise SeroError(
-        f"there is no environment {name!r} to play. {hint}Known: {', '.join([*short, *ids])}."
+        f"there is no environment {name!r} to play. {hint}Known: {', '.join([*short, *ids])}; "
+        "or module:name for one of your own."
     )
 
 
-def _options(args: Args, env_id: str) -> dict[str, Any]:
+def _taken(env_id: str) -> frozenset[str]:
+    """Names of the arguments of a registered environment."""
+    entry: Any = gymnasium.registry[env_id].entry_point
+    create = load_env_creator(entry) if isinstance(entry, str) else entry
+    return frozenset(inspect.signature(create).parameters)
+
+
+def _options(args: Args, env_id: str, known: frozenset[str]) -> dict[str, Any]:
     """Arguments of the environment: what was given, and the split to play.
 
     Raises:
         SeroError: one was given that this environment does not have.
     """
-    entry: Any = gymnasium.registry[env_id].entry_point
-    create = load_env_creator(entry) if isinstance(entry, str) else entry
-    known = inspect.signature(create).parameters
     names = ("data", "split", "goal_source", "observation_mode", "max_steps")
     options = {name: value for name in names if (value := getattr(args, name)) is not None}
-    for name in options.keys() - known.keys():
+    for name in options.keys() - known:
         raise SeroError(f"--{name.replace('_', '-')}: {env_id} has no such option.")
     if "split" in known:
         options.setdefault("split", None if args.task_id else "train")

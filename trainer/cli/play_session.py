@@ -57,17 +57,25 @@ class Session:
         console: where to print; markup has to be off.
         oracle: name of the oracle whose next action is shown at every step, one of the
             environment's own or `module:factory`; None: nothing is shown.
+        env_id: what the environment was named as; None: its registered id.
 
     Raises:
         ConfigError: the environment has no such oracle.
     """
 
-    def __init__(self, env: gymnasium.Env[str, str], console: Console, oracle: str | None) -> None:
+    def __init__(
+        self,
+        env: gymnasium.Env[str, str],
+        console: Console,
+        oracle: str | None,
+        env_id: str | None = None,
+    ) -> None:
         self.env = env
         self.console = console
         self.oracle: Oracle[Any] | None = None
         if oracle is not None:
-            env_id = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+            if env_id is None:
+                env_id = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
             self.oracle = make_oracle(oracle, PLAN_SECONDS, env_id)
         self.info: dict[str, Any] = {}
         self.over = False

@@ -18,6 +18,7 @@ fits the device, and what to turn where it does not. Exit code 1: it does not fi
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections.abc import Sequence
@@ -251,8 +252,23 @@ def _what_is_kept(args: Args, out: Path, overrides: Sequence[str]) -> str:
     found = checkpoints_in(out)
     if found:
         command = shlex.join([*words, "--resume", *overrides])
-        return f"{out} holds the checkpoint after iteration {found[-1]}. To go on: {command}"
+        lost = _run_again(out, found[-1])
+        return f"{out} holds the checkpoint after iteration {found[-1]}. {lost}To go on: {command}"
     if (out / "run.json").exists():
         command = shlex.join([*words, "--resume", *overrides])
-        return f"There is no checkpoint yet. To begin again: {command}"
+        return f"There is no checkpoint yet. {_run_again(out, 0)}To begin again: {command}"
     return f"There is no checkpoint yet. To begin again: {shlex.join([*words, *overrides])}"
+
+
+def _run_again(out: Path, checkpoint: int) -> str:
+    """How many finished iterations no checkpoint holds."""
+    try:
+        done = json.loads((out / "status.json").read_text(encoding="utf-8"))["iterations"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    count = done - checkpoint if isinstance(done, int) else 0
+    if count < 1:
+        return ""
+    what = "The finished iteration" if count == 1 else f"The {count} finished iterations"
+    since = f" since iteration {checkpoint}" if checkpoint else ""
+    return f"{what}{since} will be run again (see run.checkpoint_every). "

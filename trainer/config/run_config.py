@@ -171,6 +171,13 @@ def from_dict(data: Mapping[str, Any]) -> Config:
         raise ConfigError(
             f"A config is a mapping of sections, found {data!r:.80} of type {type(data).__name__}."
         )
+    env = data.get("env")
+    if isinstance(env, Mapping) and ":" in str(env.get("id", "")) and "max_steps" not in env:
+        raise ConfigError(
+            f"env.max_steps is not given. The default, {EnvConfig().max_steps}, is for small "
+            f"households, and {env['id']} would get it in place of its own: say how many steps its "
+            "episodes have (env.max_steps=N)."
+        )
     objective = data.get("objective")
     if isinstance(objective, Mapping) and objective.get("name") in PUBLISHED:
         published = {**PUBLISHED[objective["name"]], **objective}

@@ -99,7 +99,9 @@ def open_run(run: Path, iteration: int | None = None, device: str | None = None)
 
     config, model, tokenizer, done = load_trained(run, iteration, device)
     torch.set_num_threads(config.run.threads)
-    manifest = RunFolder(run).checkpoints / f"{done:06d}" / "manifest.json"
+    folder = RunFolder(run)
+    place = folder.checkpoints / f"{done:06d}" if done else folder.initial
+    manifest = place / "manifest.json"
     identity = {
         "kind": "checkpoint",
         "name": f"{run.resolve().name}@{done}",

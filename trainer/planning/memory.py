@@ -17,6 +17,7 @@ __all__ = [
     "kv_bytes",
     "memory_settings",
     "rollout_bytes",
+    "rows_at_once",
     "update_bytes",
 ]
 
@@ -75,7 +76,7 @@ def rollout_bytes(config: Config, shape: ModelShape, load: Load) -> dict[str, in
     """Bytes while replies are sampled; moments stay, gradients do not."""
     found = memory_of(shape, 1, 1, **memory_settings(config))
     half = config.run.dtype == "bfloat16"
-    rows = max(1, min(load.trajectories, config.sampler.max_batch_tokens // load.length))
+    rows = rows_at_once(config, load)
     served = config.sampler.backend == "vllm"  # in memory of the server's own
     logit = _DRAW_BYTES + (2 if half else 4)
     return {
@@ -86,6 +87,11 @@ def rollout_bytes(config: Config, shape: ModelShape, load: Load) -> dict[str, in
         "KV cache": 0 if served else _cached(config, load) * kv_bytes(shape, half),
         "logits of a step": 0 if served else rows * shape.vocab * logit,
     }
+
+
+def rows_at_once(config: Config, load: Load) -> int:
+    """Episodes for which a token is sampled in one pass of `hf` or `hf-cb`."""
+    return max(1, min(load.trajectories, config.sampler.max_batch_tokens // load.length))
 
 
 def kv_bytes(shape: ModelShape, half: bool) -> int:

@@ -20,7 +20,7 @@ from trainer.config import Config
 from trainer.planning.accounting import ModelShape, flops_of, shape_of
 from trainer.planning.advice import FREE_SHARE, GB, advice, budget_of, needs
 from trainer.planning.load import Load, PlanError, load_of
-from trainer.planning.memory import checkpoint_bytes, disk_bytes
+from trainer.planning.memory import checkpoint_bytes, disk_bytes, rows_at_once
 
 __all__ = [
     "FREE_SHARE",
@@ -180,7 +180,7 @@ def make_plan(
     checkpoint = checkpoint_bytes(config, shape)
     plan = Plan(
         shape, load, where, config.run.iterations, update, rollout, flops, seconds, checkpoint,
-        disk_bytes(config, shape, checkpoint), None, notes=_notes(config, processes),
+        disk_bytes(config, shape, checkpoint), None, notes=_notes(config, load, processes),
         utilisation=shares, processes=processes,
     )  # fmt: skip
     if where.memory is None:
@@ -205,11 +205,18 @@ def _flops(config: Config, shape: ModelShape, load: Load) -> dict[str, float]:
     }
 
 
-def _notes(config: Config, processes: int) -> tuple[str, ...]:
+def _notes(config: Config, load: Load, processes: int) -> tuple[str, ...]:
     notes = [f"a tenth of the device's memory is left free ({FREE_SHARE:.0%})"]
     names = [name for name, _ in config.auxiliary.active()]
     if names:
         notes.append(f"what auxiliary objectives add is not counted: {', '.join(names)}")
+    rows = rows_at_once(config, load)
+    if config.sampler.backend == "hf" and rows < load.trajectories:
+        notes.append(
+            f"{rows} of {load.trajectories} trajectories are sampled at a time, as "
+            f"sampler.max_batch_tokens={config.sampler.max_batch_tokens} allows. So few may keep a "
+            "GPU far below the assumed share: raise it where there is memory, it changes no result"
+        )
     mode = config.parallel.mode
     if mode != "none" and processes == 1:
         notes.append(

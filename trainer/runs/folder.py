@@ -28,7 +28,7 @@ from trainer.config.dead_switches import recorded, without_dead_switches
 from trainer.models.tiny import load_policy
 from trainer.rollouts.rollout import Student
 from trainer.rollouts.tokens import stop_ids_of
-from trainer.runs.checkpoint import latest_checkpoint, load_checkpoint
+from trainer.runs.checkpoint import checkpoint_numbers, latest_checkpoint, load_checkpoint
 from trainer.worlds.environments import environment_of
 
 __all__ = [
@@ -148,7 +148,8 @@ def load_trained(
 ) -> tuple[Config, Any, Any, int]:
     """(config, model, tokenizer, iteration) of a run's checkpoint, verified; default the last.
 
-    `device` None: that of the run's config.
+    Iteration 0 is the policy that training started from, `initial/`. `device` None: that of the
+    run's config.
 
     Raises:
         ConfigError, RunFolderError, CheckpointError, ModelFolderError: name the file.
@@ -156,6 +157,16 @@ def load_trained(
     folder = RunFolder(Path(run))
     config = folder.read_config()
     place = usable_device(config.run.device if device is None else device)
+    if iteration == 0:
+        model, tokenizer = load_policy(folder.initial, dtype=dtype_of(config))
+        return config, model.to(place), tokenizer, 0
+    numbers = checkpoint_numbers(folder.checkpoints)
+    if iteration is not None and iteration not in numbers:
+        there = ", ".join(map(str, sorted((0, *numbers))))
+        raise RunFolderError(
+            f"{folder.path} has no checkpoint after iteration {iteration}. There are those after "
+            f"{there}; 0 is the policy that training started from."
+        )
     path = (
         latest_checkpoint(folder.checkpoints)
         if iteration is None

@@ -121,6 +121,13 @@ def test_an_environment_of_ones_own_is_demonstrated_by_its_oracle(
     assert {line["provenance"]["env_id"] for line in _read(out)} == {f"{env}:JugsEnv"}
 
 
+def test_ones_own_episodes_have_their_own_length(sero: Sero, tmp_path: Path) -> None:
+    env, out = "examples.third_party_env", tmp_path / "jugs.jsonl"
+    words = ["data", "export", "--env", f"{env}:JugsEnv", "--oracle", f"{env}:Oracle"]
+    assert sero(*words, "--out", out).code == 0
+    assert {line["provenance"]["max_steps"] for line in _read(out)} == {14}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import statistics
 from collections import Counter
@@ -73,6 +74,21 @@ def test_the_best_checkpoint_by_what_training_measured(sero: Sero, tmp_path: Pat
     both = sero("eval", folder, "--best", "--iteration", "1")
     assert both.code == 2
     assert "--best and --iteration" in both.errors
+
+
+def test_iteration_0_is_the_policy_that_training_started_from(sero: Sero, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(small.small_config(run__iterations=1), folder)
+    words = ("eval", folder, "--split", "valid_seen", "--json")
+    outcome = sero(*words, "--iteration", "0")
+    assert outcome.code == 0, outcome.errors
+    later = _read(outcome.figures["valid_seen"])
+    manifest = (folder / "initial/manifest.json").read_bytes()
+    assert later["iteration"] == 0
+    assert later["model"]["digest"] == hashlib.sha256(manifest).hexdigest()
+    refused = sero(*words, "--iteration", "7")
+    assert refused.code == 2
+    assert "There are those after 0, 1;" in refused.errors
 
 
 def test_several_seeds_give_mean_and_deviation(sero: Sero, run: Path) -> None:

@@ -182,3 +182,20 @@ def test_a_log_has_no_control_characters_and_a_terminal_has_the_same_note(
     assert "\x1b[" in shown
     for text in (plain, shown):
         assert "won 25% of the rollouts, 0:00:04 left" in text
+
+
+def test_finished_iterations_that_no_checkpoint_holds_are_told(
+    sero: Sero, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, config = tmp_path / "run", tmp_path / "c.yaml"
+    config.write_text("")
+
+    def train(*args: Any, **hooks: Any) -> None:
+        (run / "checkpoints/000010").mkdir(parents=True)
+        (run / "run.json").touch()
+        (run / "status.json").write_text('{"iterations": 13}')
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainer.loop.train", train)
+    errors = sero("train", config, "--out", run).errors
+    assert "The 3 finished iterations since iteration 10 will be run again" in errors

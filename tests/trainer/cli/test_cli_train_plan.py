@@ -30,7 +30,7 @@ def test_a_plan_that_does_not_fit_ends_with_1_and_names_the_knob(sero: Sero) -> 
     assert "1.54 billion parameters" in text
     assert "6,400 sequences of 800 = 5,120,000 an iteration, 640,000 of them replies" in text
     assert _figure(outcome.lines, "weights") == ["6.175", "6.175"]
-    assert _figure(outcome.lines, "KV cache") == ["0.470"]
+    assert _figure(outcome.lines, "KV cache") == ["2.936"]
     assert _figure(outcome.lines, "rollout ")[:2] == ["94.8", "s"]
     assert "of 126.9 usable GB of NVIDIA H200 (141.0 GB). What to turn:" in text
     assert "--optim.micro_batch_tokens" in text

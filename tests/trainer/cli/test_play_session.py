@@ -308,3 +308,14 @@ def test_an_oracle_that_is_not_there_is_said(sero: Sero, houses: Path, tmp_path:
     outcome = sero("play", "--data", houses, "--oracle", "rule")
     assert outcome.code == 2
     assert "Unknown oracle 'rule' for SeroALFWorld-v0" in outcome.errors
+
+
+def test_an_environment_of_ones_own_is_played(sero: Sero, tmp_path: Path) -> None:
+    script = tmp_path / "commands.txt"
+    script.write_text("fill the large jug\n:undo\nfill the small jug\n", encoding="utf-8")
+    jugs = "examples.third_party_env"
+    words = ("--oracle", f"{jugs}:Oracle", "--commands", script, "--json")
+    outcome = sero("play", f"{jugs}:JugsEnv", *words)
+    assert outcome.code == 0, outcome.errors
+    assert outcome.figures["steps"] == 1
+    assert any(line.startswith("oracle: ") for line in outcome.lines)

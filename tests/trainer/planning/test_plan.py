@@ -292,3 +292,11 @@ def test_a_folders_config_is_read(tmp_path: Path) -> None:
         )
     )  # fmt: skip
     assert shape_for(config_of(model__path=str(tmp_path))) == QWEN
+
+
+def test_a_batch_that_holds_few_of_the_trajectories_is_told() -> None:
+    # 16384 tokens are 20 sequences of 800.
+    notes = planned(config_of()).notes
+    assert any(note.startswith("20 of 128 trajectories are sampled at a time") for note in notes)
+    whole = planned(config_of(sampler__max_batch_tokens=128 * 800)).notes
+    assert not any("at a time" in note for note in whole)

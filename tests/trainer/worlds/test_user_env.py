@@ -185,7 +185,7 @@ def test_tasks_are_those_of_the_environment() -> None:
 def test_what_is_no_environment_is_said(
     env: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    config = from_dict({"env": env}).env
+    config = from_dict({"env": {"max_steps": 15, **env}}).env
     with pytest.raises(error, match=message):
         open_tasks(config)
 
@@ -200,9 +200,10 @@ def test_a_task_that_is_listed_twice_is_refused_before_any_work(tmp_path: Path, 
 
 def test_other_sections_of_env_are_refused_for_an_own_environment() -> None:
     with pytest.raises(ConfigError, match=r"env\.generated is set"):
-        from_dict({"env": {"id": f"{HERE}:SplitLamp", "generated": {"train": 3}}})
+        from_dict({"env": {"id": f"{HERE}:SplitLamp", "max_steps": 8, "generated": {"train": 3}}})
+    own = {"id": f"{HERE}:A", "max_steps": 8}
     with pytest.raises(ConfigError, match=r"auxiliary\.sero\.oracle='goal' must be"):
-        from_dict({"env": {"id": f"{HERE}:A"}, "auxiliary": {"sero": {"oracle": "goal"}}})
+        from_dict({"env": own, "auxiliary": {"sero": {"oracle": "goal"}}})
 
 
 def test_a_run_whose_module_is_gone_names_it(tmp_path: Path) -> None:
@@ -243,3 +244,8 @@ print(len(env.unwrapped.task_ids), "torch" in sys.modules)
     assert run_python(code).split() == ["12", "False"]
     config = from_dict({"env": {"id": f"{HERE}:SplitLamp", "max_steps": 8}}).env
     assert isinstance(WorldRecipe(config, "train")().unwrapped, SplitLamp)
+
+
+def test_no_default_of_households_takes_the_place_of_ones_own_step_limit() -> None:
+    with pytest.raises(ConfigError, match=r"env\.max_steps is not given"):
+        from_dict({"env": {"id": f"{HERE}:SplitLamp"}})
