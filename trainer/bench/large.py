@@ -112,6 +112,7 @@ def measure(sizes: LargeRun, progress: Progress, *, device: str = "cuda") -> dic
 
 
 def _config(sizes: LargeRun, policy: Path, data: Path, device: str) -> Config:
+    trajectories = sizes.groups * sizes.rollouts
     return load_config(
         {},
         {
@@ -128,6 +129,8 @@ def _config(sizes: LargeRun, policy: Path, data: Path, device: str) -> Config:
             "rollout.rollouts": sizes.rollouts,
             "rollout.max_new_tokens": sizes.reply,
             "rollout.reward": "env",
+            # All trajectories at a time: fewer would leave a GPU idle.
+            "sampler.max_batch_tokens": trajectories * (sizes.prompt + sizes.reply),
             "optim.lr": 1e-6,
             "optim.steps": 10,
             "optim.old_logprobs": "recompute",
