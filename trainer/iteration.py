@@ -47,7 +47,10 @@ from trainer.runs.info import write_json
 from trainer.worlds.environments import TaskSet
 from trainer.worlds.tasks import make_env, open_tasks, split_tasks, spread, tasks_from
 
-__all__ = ["Trainer"]
+__all__ = ["OnEvaluation", "Trainer"]
+
+OnEvaluation = Callable[[str, Any], None]
+"""Gets (split, number of its tasks) before they are played, (split, result) afterwards."""
 
 CRITIC_FILE = "critic"
 ADAPTER_FILE = "adapter"
@@ -204,13 +207,22 @@ class Trainer:
             pairs = zip(turns, snapshots, strict=True)
             write_turns(path, [replace(turn, snapshot=s.to_bytes()) for turn, s in pairs])
 
-    def evaluate(self, iteration: int) -> dict[str, dict[str, Any]]:
-        """Evaluates on every split of the config and writes the results."""
+    def evaluate(
+        self, iteration: int, tell: OnEvaluation | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """Evaluates on every split of the config and writes the results.
+
+        Args:
+            tell: called with a split and the number of its tasks before they are played, and with
+                the split and its result afterwards.
+        """
         self.refresh()
         c = self.config
         results = {}
         for split in c.eval.splits:
             tasks = spread(split_tasks(c.env, self.task_set, split), c.eval.tasks)
+            if tell is not None:
+                tell(split, len(tasks))
             count = max(min(c.eval.batch_size, self.evaluated_here(len(tasks))), 1)
             with ExitStack() as opened:
                 made = (make_env(c.env, self.task_set, split) for _ in range(count))
@@ -226,6 +238,8 @@ class Trainer:
                 )
             results[split] = {"iteration": iteration, **result}
             write_json(self.folder.evaluation(iteration, split), results[split])
+            if tell is not None:
+                tell(split, results[split])
         return results
 
     def evaluated_here(self, tasks: int) -> int:

@@ -22,7 +22,7 @@ import torch
 from agent_envs.errors import SeroError
 from trainer.config import Config, resolve
 from trainer.config.stopping import evaluation_due, evaluation_saves
-from trainer.iteration import Trainer
+from trainer.iteration import OnEvaluation, Trainer
 from trainer.loggers.registry import RunLog, check_loggers, open_run_log
 from trainer.models.lora import AdaptersOff, add_adapters
 from trainer.models.packed_attention import use_packing
@@ -79,6 +79,7 @@ def train(
     until: int | None = None,
     on_iteration: OnIteration | None = None,
     on_warmstart: OnWarmstart | None = None,
+    on_evaluation: OnEvaluation | None = None,
     trainer_type: TrainerType = Trainer,
 ) -> TrainResult:
     """Runs a config in the folder `out`.
@@ -91,6 +92,8 @@ def train(
         until: stop (with a checkpoint) after so many iterations; None: `run.iterations`.
         on_iteration: called with each iteration's metrics.
         on_warmstart: called with (step, loss) of the warm start.
+        on_evaluation: called with (split, tasks) before a split is evaluated, and with
+            (split, result) afterwards.
         trainer_type: makes the trainer; a rank's, where there are several processes.
 
     Raises:
@@ -128,7 +131,7 @@ def train(
                 _marked(folder, config, done),
                 finite_logits(trainer, done),
             ):
-                return _run(trainer, done, until, on_iteration, log)
+                return _run(trainer, done, until, on_iteration, on_evaluation, log)
     finally:
         torch.set_num_threads(threads)
 
@@ -152,6 +155,7 @@ def _run(
     counted: list[int],
     until: int | None,
     on_iteration: OnIteration | None,
+    tell: OnEvaluation | None,
     log: RunLog,
 ) -> TrainResult:
     """Iterations until the run has its end; `counted` ends with how many are finished."""
@@ -159,7 +163,7 @@ def _run(
     start = counted[-1]
     results: dict[str, dict[str, Any]] = {}
     if evaluation_due(config, start):
-        results = _evaluated(trainer, start)
+        results = _evaluated(trainer, start, tell)
         if start == 0:  # else it stands there already
             log.evaluation(start, results)
     last = config.run.iterations if until is None else min(until, config.run.iterations)
@@ -178,7 +182,7 @@ def _run(
         if done == last or _due(done, config.run.checkpoint_every) or saves:
             trainer.save(done)
         if due:
-            results = trainer.evaluate(done)
+            results = trainer.evaluate(done, tell)
             log.evaluation(done, results)
             early = stops_early(folder, config, done)
         _keep(folder, config, done)
@@ -205,7 +209,9 @@ def _keep(folder: RunFolder, config: Config, done: int) -> None:
     keep_only(folder.checkpoints, {numbers[0], *([] if best is None else [best.iteration])})
 
 
-def _evaluated(trainer: Trainer, iteration: int) -> dict[str, dict[str, Any]]:
+def _evaluated(
+    trainer: Trainer, iteration: int, tell: OnEvaluation | None
+) -> dict[str, dict[str, Any]]:
     """The evaluation at an iteration; made anew where a run was killed before it, or where a
     result was damaged since."""
     files = {s: trainer.folder.evaluation(iteration, s) for s in trainer.config.eval.splits}
@@ -213,10 +219,10 @@ def _evaluated(trainer: Trainer, iteration: int) -> dict[str, dict[str, Any]]:
     try:
         found = {split: json.loads(file.read_text("utf-8")) for split, file in files.items()}
     except (FileNotFoundError, ValueError):
-        return trainer.evaluate(iteration)
+        return trainer.evaluate(iteration, tell)
     if all(isinstance(result, dict) and "success" in result for result in found.values()):
         return found
-    return trainer.evaluate(iteration)
+    return trainer.evaluate(iteration, tell)
 
 
 def _started(

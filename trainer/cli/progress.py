@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent_envs.errors import SeroError
+from trainer.cli.common import mean_score
 from trainer.metrics import overflow_warning, phase_seconds
 
 EVERY_S = 30.0
@@ -25,10 +26,11 @@ class Hooks:
 
     on_warmstart: Callable[[int, float], None]
     on_iteration: Callable[[Mapping[str, Any]], None]
+    on_evaluation: Callable[[str, Any], None]
 
     def as_arguments(self) -> dict[str, Any]:
         """Keyword arguments of `train`."""
-        return {"on_warmstart": self.on_warmstart, "on_iteration": self.on_iteration}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def bars() -> Progress:
@@ -50,7 +52,8 @@ def training(
     """Shows the warm start (if it has steps) and the iterations of one run.
 
     Bars in a terminal. Elsewhere lines, so that a log shows that the run is alive: one an
-    iteration, and at most one every `EVERY_S` seconds of the warm start. Where most rollouts end
+    iteration, one before and one after each evaluation, and at most one every `EVERY_S` seconds of
+    the warm start. Where most rollouts end
     because a prompt is beyond `max_prompt_tokens`, that is said once.
     """
     progress = bars()
@@ -75,8 +78,11 @@ def training(
             warn(metrics)
             progress.update(main, completed=metrics["iteration"] + 1, note=note(metrics))
 
+        def on_evaluation(split: str, found: Any) -> None:
+            progress.console.print(_evaluation(split, found), soft_wrap=True)
+
         try:
-            yield Hooks(on_warmstart, on_iteration)
+            yield Hooks(on_warmstart, on_iteration, on_evaluation)
         except SeroError:
             # What could not start shows no empty bars above the error.
             for task in progress.tasks:
@@ -155,7 +161,17 @@ def _lines(
         say(", ".join(part for part in parts if part), now=True)
         warn(metrics)
 
-    return Hooks(on_warmstart, on_iteration)
+    def on_evaluation(split: str, found: Any) -> None:
+        say(_evaluation(split, found), now=True)
+
+    return Hooks(on_warmstart, on_iteration, on_evaluation)
+
+
+def _evaluation(split: str, found: int | Mapping[str, Any]) -> str:
+    """What is said of a split: that its tasks are played, and how they went."""
+    if isinstance(found, int):
+        return f"evaluating {found} tasks of {split}"
+    return f"{split}: {found['wins']} of {found['n']} tasks{mean_score(found)}"
 
 
 class _Note:

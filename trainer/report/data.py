@@ -217,6 +217,22 @@ def step_notes(
     return [*told, *(text for count, text in lines if count)]
 
 
+def lost_groups(metrics: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    """A line where the rollouts of each task all ended alike, so the base objective `name`, which
+    compares them, could learn nothing of the tasks."""
+    alike = (
+        row.get("frac_degenerate_groups") == 1 and row.get("score_mean") == row.get("success_rate")
+        for row in metrics
+    )
+    if not metrics or not all(alike):
+        return []
+    return [
+        f"All rollouts of a task ended alike in {counted(len(metrics), 'iteration')} "
+        f"(mixed_group_share 0): {name} had nothing of the tasks to learn. A policy that wins now "
+        "and then does: warm it up longer, or begin with easier tasks"
+    ]
+
+
 def how_it_ended(done: int, iterations: int, stop: str | None = None) -> str:
     """How a run of `iterations` ended after `done`; `stop` as in `trainer.runs.status`.
 

@@ -16,6 +16,7 @@ from trainer.report.data import (
     Step,
     how_it_ended,
     idle,
+    lost_groups,
     step_notes,
 )
 from trainer.runs.checkpoint import CheckpointError
@@ -113,6 +114,7 @@ def read_run(
         roots = read_metrics(folder.roots) if folder.roots.exists() else []
         info = json.loads(folder.info.read_text(encoding="utf-8"))
         later = {result["iteration"] for result in results if result["iteration"]}
+        compares = config.base_active and config.objective.needs_groups
         return ReportData(
             title=title,
             lead=lead,
@@ -134,7 +136,10 @@ def read_run(
             # With weight 0 an objective is there to measure.
             idle=idle(metrics, [n for n, s in config.auxiliary.active() if s.weight > 0]),
             auxiliary=[name for name, _ in config.auxiliary.active()],
-            notes=step_notes(metrics, config.prompt.max_prompt_tokens),
+            notes=[
+                *step_notes(metrics, config.prompt.max_prompt_tokens),
+                *(lost_groups(metrics, config.objective.name) if compares else ()),
+            ],
             stop=how_it_ended(
                 metrics[-1]["iteration"] + 1 if metrics else 0,
                 config.run.iterations,

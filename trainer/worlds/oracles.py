@@ -77,7 +77,8 @@ def _factory(name: str, env_id: str, field: str | None) -> tuple[Callable[..., A
         if field is not None:
             what = f"{field}={name}: unknown oracle for {env_id}"
         known = f"give {', '.join(own)} or" if own else "it has none by name, give"
-        raise ConfigError(f"{what}: {known} 'module:factory'.")
+        option = f", e.g. --{field} module:factory" if field and "." in field else ""
+        raise ConfigError(f"{what}: {known} 'module:factory'{option}.")
     try:
         factory = load_named(place or name, field or "oracle")
     except NamedError as error:

@@ -42,6 +42,19 @@ def test_a_log_gets_a_line_an_iteration_and_one_every_half_minute_of_the_warm_st
     assert _lines(capsys) == ["1:01:40 iteration 2/2"]
 
 
+def test_an_evaluation_is_told_before_and_after(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress.training(0, 2) as hooks:
+        hooks.on_evaluation("valid_seen", 20)
+        clock[0] = 180.0
+        hooks.on_evaluation("valid_seen", {"wins": 5, "n": 20, "success": 0.25, "score": 0.5})
+    assert _lines(capsys) == [
+        "0:00:00 evaluating 20 tasks of valid_seen",
+        "0:01:20 valid_seen: 5 of 20 tasks, mean score 0.500",
+    ]
+
+
 def test_runs_side_by_side_share_a_line(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ from trainer.report import (
     write_report,
 )
 from trainer.report.charts import Panel, curves, phase_bar, phase_stack, success_by_type
-from trainer.report.data import how_it_ended, idle, phase_totals, series, step_notes
+from trainer.report.data import how_it_ended, idle, lost_groups, phase_totals, series, step_notes
 from trainer.report.methods import figures_of
 from trainer.runs.folder import RunFolderError
 
@@ -219,6 +219,16 @@ def test_auxiliary_objectives_that_trained_nothing_are_named() -> None:
         assert len(idle([{key: None}], [key.split("/")[0]])) == 1
     page = render(ReportData("t", "l", metrics=[{"entropy": 1.0}], idle=["<seed> nothing"]))
     assert "<b>&lt;seed&gt; nothing</b>" in page
+
+
+def test_groups_that_all_ended_alike_are_told() -> None:
+    alike = {"frac_degenerate_groups": 1.0, "score_mean": 0.0, "success_rate": 0.0}
+    (line,) = lost_groups([alike] * 3, "grpo")
+    assert line.startswith("All rollouts of a task ended alike in 3 iterations")
+    assert "grpo had nothing of the tasks to learn" in line
+    assert lost_groups([alike, alike | {"frac_degenerate_groups": 0.5}], "grpo") == []
+    assert lost_groups([alike | {"score_mean": 0.3}], "grpo") == [], "scores may differ"
+    assert lost_groups([], "grpo") == []
 
 
 def test_what_an_idle_objective_lacked_is_said() -> None:
