@@ -15,9 +15,12 @@ from tests.trainer.chat import templates, world
 from trainer.generation.hf import HFSampler
 from trainer.generation.sessions import common_prefix
 from trainer.learning.base_advantages import base_advantages
+from trainer.learning.update import BaseStep, LossStats, base_backward
 from trainer.methods.privileged import prompt_view
+from trainer.methods.protocol import PassLimits
 from trainer.models.packing import chains
-from trainer.models.policy import collate, token_logprobs
+from trainer.models.policy import TokenLogprobs, collate, token_logprobs
+from trainer.objectives.aggregate import AGGREGATIONS
 from trainer.rollouts.data import CONTEXT_OVERFLOW, read_turns, segments_from_turns, write_turns
 from trainer.rollouts.rollout import Student
 from trainer.rollouts.tokens import decode
@@ -99,7 +102,7 @@ def test_o30_a_template_that_drops_thoughts_gives_a_segment_for_every_prompt():
 
 
 @pytest.mark.parametrize("template", ALL)
-def test_o30_every_sampled_id_is_trained_once_and_the_weights_sum_as_documented(template):
+def test_o30_every_sampled_id_is_trained_once(template):
     trajectory, _, _ = _played(template)
     segments = segments_from_turns(trajectory.turns)
     trained = Counter()
@@ -108,11 +111,48 @@ def test_o30_every_sampled_id_is_trained_once_and_the_weights_sum_as_documented(
         assert owners == {number}
         trained[number] += segment.trained
     assert trained == Counter({n: len(t.response_ids) for n, t in enumerate(trajectory.turns)})
-    # token-mean: every token weighs 1 / tokens, so the weights of a segment sum to its share.
     total = sum(trained.values())
-    assert sum(count / total for count in trained.values()) == pytest.approx(1.0)
     counted = token_logprobs(world.model(), collate(segments, pad_id=0))
     assert int((counted.logprobs != 0).sum()) == total
+
+
+@pytest.mark.parametrize("tokens", [1, 10**9])
+@pytest.mark.parametrize("how", AGGREGATIONS)
+@pytest.mark.parametrize("template", [templates.CHATML, templates.DROPS_THOUGHTS])
+def test_o30_the_weights_of_segments_sum_as_documented(template, how, tokens):
+    """Whether one pass runs a whole conversation or every turn has its own."""
+    trajectory, _, _ = _played(template)
+    segments = segments_from_turns(trajectory.turns)
+    config = world.config(objective__aggregation=how).objective
+    seen = []
+
+    def sampled_again(model, batch, *, entropy=False):
+        leaf = batch.old_B_T.clone().requires_grad_()
+        seen.append((batch, leaf))
+        return TokenLogprobs(leaf, None)
+
+    ones = [torch.ones(segment.trained, dtype=torch.float64) for segment in segments]
+    base = BaseStep(segments, range(len(segments)), ones, length=64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer.learning.update.token_logprobs", sampled_again)
+        base_backward(world.model(), base, config, PassLimits(tokens, 0), LossStats())
+    # Where ratio and advantage are 1, a token's gradient is its weight.
+    weights = {
+        int(batch.turn_B_T[row, 0]): -leaf.grad[row][batch.mask_B_T[row]]
+        for batch, leaf in seen
+        for row in range(len(leaf))
+    }
+    counts = [len(turn.response_ids) for turn in trajectory.turns]
+    assert len(set(counts)) > 1
+    for number, count in enumerate(counts):
+        each = {
+            "token-mean": 1 / sum(counts),
+            "seq-mean-token-mean": 1 / (6 * count),
+            "seq-mean-token-sum": 1 / 6,
+            "seq-mean-token-sum-norm": 1 / 64,
+            "dr_grpo": 1 / (6 * 64),
+        }[how]
+        torch.testing.assert_close(weights[number], torch.full((count,), each))
 
 
 @pytest.mark.parametrize("template", ALL)

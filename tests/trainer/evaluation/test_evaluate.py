@@ -10,8 +10,15 @@ import agent_envs
 from tests.support import run_python
 from tests.trainer import small
 from trainer.evaluation.agreement import version_differences
-from trainer.evaluation.evaluate import Incomparable, check_comparable, compare_outcomes, evaluate
+from trainer.evaluation.evaluate import (
+    Incomparable,
+    check_comparable,
+    compare_outcomes,
+    evaluate,
+    prompt_of,
+)
 from trainer.evaluation.outcomes import Outcome, figures
+from trainer.generation.base import Generation, GenerationRequest
 from trainer.generation.hf import HFSampler
 from trainer.metrics import wilson
 from trainer.models.tiny import save_policy
@@ -34,16 +41,43 @@ def _steps(result: dict[str, Any]) -> list[Any]:
     return [(t["task_id"], t["success"], t["steps"], t["stop_reason"]) for t in result["tasks"]]
 
 
+class _Noting(HFSampler):
+    """Notes what it was asked and what it said: outcomes alone are those of a policy that fails."""
+
+    def __init__(self) -> None:
+        super().__init__(small.model(), [small.tokenizer().eos_token_id])
+        self.asked: dict[int, GenerationRequest] = {}
+        self.said: list[tuple[Any, ...]] = []
+
+    def submit(self, key: int, request: GenerationRequest) -> None:
+        self.asked[key] = request
+        super().submit(key, request)
+
+    def collect(self) -> list[tuple[int, Generation]]:
+        found = super().collect()
+        self.said += [(tuple(self.asked[key].prompt_ids), reply.ids) for key, reply in found]
+        return found
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_o35_outcomes_do_not_depend_on_the_batch(temperature: float) -> None:
     tasks = _tasks(10)
     assert len(tasks) == 10
-    results = [_run(tasks, batch, temperature=temperature) for batch in (1, 3, 10, 16)]
-    for result in results:
+    samplers = [_Noting() for _ in range(5)]
+    results = [
+        _run(tasks, batch, sampler, temperature=temperature)
+        for batch, sampler in zip((1, 3, 10, 16), samplers, strict=False)
+    ]
+    for result, sampler in zip(results, samplers, strict=False):
         assert [t["task_id"] for t in result["tasks"]] == list(tasks)
         assert result == results[0]
-    alone = _run(tasks[4:5], 1, temperature=temperature)
+        assert sorted(sampler.said) == sorted(samplers[0].said)
+    replies = [ids for _, ids in samplers[0].said]
+    assert len(replies) == sum(t["steps"] for t in results[0]["tasks"])
+    assert len(set(replies)) > 10
+    alone = _run(tasks[4:5], 1, samplers[4], temperature=temperature)
     assert _steps(alone) == _steps(results[0])[4:5]
+    assert set(samplers[4].said) <= set(samplers[0].said)
 
 
 def test_o35_the_result_says_what_it_was_measured_on() -> None:
@@ -53,6 +87,8 @@ def test_o35_the_result_says_what_it_was_measured_on() -> None:
     assert result["manifest_hash"] == small.games().manifest_hash
     assert result["prompt_hash"] == small.student().template.hash
     assert result["history_length"] == config.prompt.history_length == 2
+    longer = small.student(small.small_config(prompt__history_length=5))
+    assert prompt_of(longer)["history_length"] == 5
     assert result["context"] == "window"
     assert result["decoding"] == {
         "greedy": True, "temperature": None, "top_p": None, "max_new_tokens": 8, "seeds": None,
@@ -68,7 +104,9 @@ def test_o35_the_result_says_what_it_was_measured_on() -> None:
         "engine_version": result["provenance"]["engine_version"],
     }
     assert result["provenance"]["engine_version"]
-    assert result["versions"]["torch"]
+    versions = result["versions"]
+    assert {"python", "sero-rl", "torch", "transformers", "tokenizers", "numpy"} <= versions.keys()
+    assert all(versions[name] for name in ("python", "torch", "transformers", "gymnasium"))
     assert result["env_id"] == "SeroALFWorld-v0"
 
 

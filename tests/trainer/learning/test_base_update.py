@@ -135,6 +135,50 @@ def test_dr_grpo_divides_by_the_length_of_the_config() -> None:
     assert logged["loss/policy"] == pytest.approx(float(total.detach()), rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["k2", "k3"])
+def test_o22_the_regularised_loss_is_the_formula_written_out(kind: str) -> None:
+    """L = policy + kl_coef * KL - entropy_coef * H; the KL and H that are logged are those of L."""
+    config = small.small_config(
+        objective__kl_coef=0.3, objective__kl_kind=kind, objective__entropy_coef=0.2
+    )
+    model, advantages = small.model(), (1.0, -2.0, 0.5)
+    segments = rows(model, [0.0] * 3)
+    reference = score_segments(small.model(seed=1), segments, LIMITS)
+    found, logged = stepped(config, model, segments, advantages, reference=reference)
+    model.zero_grad()
+    count = sum(segment.trained for segment in segments)
+    policy, kl, entropy = torch.zeros(()), torch.zeros(()), torch.zeros(())
+    for segment, a, ref in zip(segments, advantages, reference, strict=True):
+        new = logprobs(model, segment)
+        policy = policy - (a * (new - old(segment)).exp()).sum() / count
+        d = ref - new
+        estimate = d.square() / 2 if kind == "k2" else (d.exp() - d - 1).clamp(max=10.0)
+        kl = kl + estimate.sum() / count
+        places = slice(len(segment.ids) - segment.trained - 1, -1)
+        scores = model(input_ids=torch.tensor([segment.ids])).logits[0, places].log_softmax(-1)
+        entropy = entropy - (scores.exp() * scores).sum() / count
+    (policy + 0.3 * kl - 0.2 * entropy).backward()
+    torch.testing.assert_close(found, gradient(model), rtol=1e-3, atol=1e-5)
+    expected = {"loss/policy": policy, "loss/kl": kl, "loss/entropy": entropy}
+    for name, value in expected.items():
+        assert logged[name] == pytest.approx(float(value.detach()), rel=1e-4), name
+        assert abs(float(value.detach())) > 1e-2, name
+
+
+@pytest.mark.parametrize("how", [*AGGREGATIONS, "gspo"])
+def test_o23_rows_without_an_advantage_need_no_pass_and_count(how: str) -> None:
+    """The loss is divided by the counts of the whole step, whichever rows are run."""
+    name = {"objective__name": "gspo"} if how == "gspo" else {"objective__aggregation": how}
+    config, model = small.small_config(**name), small.model()
+    segments, advantages = rows(model, [0.0] * 4), (1.0, 0.0, -2.0, 0.0)
+    found, logged = stepped(config, model, segments, advantages)
+    every = replace(config, objective=replace(config.objective, entropy_coef=1e-300))
+    whole, expected = stepped(every, model, segments, advantages)
+    torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-6)
+    assert logged["loss/policy"] == pytest.approx(expected["loss/policy"], rel=1e-5)
+    assert abs(logged["loss/policy"] or 0.0) > 1e-2
+
+
 @pytest.mark.parametrize("tokens", [1, 20])
 @pytest.mark.parametrize("how", [*AGGREGATIONS, "gspo"])
 def test_o23_no_cut_changes_the_gradient_of_any_reduction(how: str, tokens: int) -> None:

@@ -147,6 +147,26 @@ def test_o22_the_logged_kl_is_the_trained_one() -> None:
     assert metrics["loss/kl"] == pytest.approx(total / tokens, rel=1e-4)
 
 
+def test_o22_the_logged_kl_of_the_reward_is_the_one_that_is_paid() -> None:
+    config = small.small_config(
+        objective__kl_coef=0.1, objective__kl_placement="reward", objective__kl_kind="k1"
+    )
+    turns, reference = mixed(config), small.model(seed=1)
+    learner = Learner(config, small.model(), small.student(config), reference)
+    metrics = learner.learn(0, turns, Phases())
+    paid = []
+    for turn in turns:
+        ids, n = [*turn.prompt_ids, *turn.response_ids], len(turn.response_ids)
+        with torch.no_grad():
+            scores = torch.log_softmax(reference(torch.tensor([ids])).logits[0].double(), -1)
+        places = range(len(ids) - n, len(ids))
+        paid += [
+            old - float(scores[i - 1, ids[i]]) for i, old in zip(places, turn.logprobs, strict=True)
+        ]
+    assert metrics["kl_reward"] == pytest.approx(sum(paid) / len(paid), rel=1e-4)
+    assert metrics["loss/kl"] is None
+
+
 def _own_rollouts(config: Config, model: Any) -> list[Any]:
     from trainer.rollouts.rollout import Episode, PlaySettings
     from trainer.worlds.tasks import make_env, split_tasks
