@@ -332,7 +332,7 @@ def _resumed(
     if resume_from is not None:
         set_aside(folder, start)
     cut_logs(folder, start)
-    record_length(folder, info, made_with, config)
+    record_length(folder, info, made_with, config, start)
     return trainer, start
 
 
@@ -347,6 +347,7 @@ _FREE: Mapping[str, Any] = MappingProxyType(
         "parallel.timeout_s": 1800.0,
         "env.pool": "serial",
         "env.workers": 0,
+        "sampler.max_batch_tokens": 16384,
         "run.keep": "all",
         "run.early_stop.patience": 0,
         "run.early_stop.metric": None,

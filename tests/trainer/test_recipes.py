@@ -144,6 +144,16 @@ def test_a_recipe_is_recorded_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", _files())
+def test_a_recipe_samples_from_a_server_as_well(name: str) -> None:
+    server = {
+        "sampler.backend": "vllm",
+        "sampler.weights_dir": "/srv/weights",
+        "optim.old_logprobs": "recompute",
+    }
+    assert load_config(RECIPES / name, server).sampler.backend == "vllm"
+
+
+@pytest.mark.parametrize("name", _files())
 def test_a_recipe_says_how_to_run_it(name: str) -> None:
     text = (RECIPES / name).read_text(encoding="utf-8")
     assert f"sero train examples/recipes/{name}" in text

@@ -165,7 +165,6 @@ class RolloutConfig:
 
 
 _SAMPLER_FIELDS = {
-    "max_batch_tokens": ("hf", "hf-cb"),
     "cache_tokens": ("hf", "hf-cb"),
     "join_share": ("hf",),
     "timeout_s": ("hf-cb", "vllm"),
@@ -174,7 +173,11 @@ _SAMPLER_FIELDS = {
     "weights_dir": ("vllm",),
     "concurrency": ("vllm",),
 }
-"""The backends with which a field of `sampler` does something."""
+"""The backends with which a field of `sampler` does something.
+
+`max_batch_tokens` is not here: recipes set it for their size of model, and who takes a server in
+place of the own loop is not to be refused for it.
+"""
 
 
 def _check_address(name: str, url: str) -> None:

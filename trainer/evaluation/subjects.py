@@ -192,6 +192,11 @@ def _config(options: PromptOptions, more: Mapping[str, Any]) -> Config:
         if value is not None and value < 1:
             raise ConfigError(f"{name}={value} must be at least 1.")
     env_id = _ENVS.get(options.env, options.env)
+    if ":" in env_id and options.max_steps is None:
+        raise ConfigError(
+            f"{env_id} has no published step limit: say how many steps its episodes have "
+            "(--max-steps N)."
+        )
     max_steps, max_prompt = _PUBLISHED.get(env_id, (None, None))
     chosen = {
         "env.id": env_id,

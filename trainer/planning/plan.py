@@ -211,9 +211,10 @@ def _notes(config: Config, load: Load, processes: int) -> tuple[str, ...]:
     if names:
         notes.append(f"what auxiliary objectives add is not counted: {', '.join(names)}")
     rows = rows_at_once(config, load)
-    if config.sampler.backend == "hf" and rows < load.trajectories:
+    mine, whose = -(-load.trajectories // processes), " of a process" if processes > 1 else ""
+    if config.sampler.backend == "hf" and rows < mine:
         notes.append(
-            f"{rows} of {load.trajectories} trajectories are sampled at a time, as "
+            f"{rows} of {mine} trajectories{whose} are sampled at a time, as "
             f"sampler.max_batch_tokens={config.sampler.max_batch_tokens} allows. So few may keep a "
             "GPU far below the assumed share: raise it where there is memory, it changes no result"
         )

@@ -89,7 +89,7 @@ _LENGTH = ("iterations", "checkpoint_every", "keep", "early_stop")
 
 
 def record_length(
-    folder: RunFolder, info: Mapping[str, Any], made_with: Config, now: Config
+    folder: RunFolder, info: Mapping[str, Any], made_with: Config, now: Config, done: int
 ) -> None:
     """Puts into run.json how long a resumed run is to be, and which checkpoints it keeps.
 
@@ -98,8 +98,11 @@ def record_length(
 
     Args:
         info: what run.json holds; `made_with`: its config.
+        done: finished iterations. A run is never shorter than that: its last evaluation would be
+            none that its config asks for.
     """
     before, after = resolve(made_with)["run"], resolve(now)["run"]
+    after["iterations"] = max(after["iterations"], done)
     changed = {name: after[name] for name in _LENGTH if before[name] != after[name]}
     if changed:
         config = info["config"]

@@ -179,3 +179,13 @@ def test_a_full_disk_is_said_and_the_result_was_shown(
     assert "No space left on device. Make room" in outcome.errors
     assert any(line.startswith("valid_seen: ") for line in outcome.lines)
     assert not list(out.iterdir())
+
+
+def test_an_own_environment_without_a_step_limit_is_told_the_option_of_this_command(
+    sero: Sero,
+) -> None:
+    server = ("--endpoint", "http://127.0.0.1:9/v1", "--model", "m")
+    outcome = sero("eval", *server, "--env", "examples.third_party_env:make")
+    assert outcome.code == 2
+    assert "(--max-steps N)" in outcome.errors
+    assert "env.max_steps" not in outcome.errors

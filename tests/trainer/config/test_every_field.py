@@ -63,7 +63,7 @@ CHECKED = {
     "env": "task_types workers",  # worlds.environments.check_environment, EnvConfig.check
     "env.webshop": "goal_source split_by observation_mode show_attributes price_seed",  # likewise
     "rollout": "top_p",  # must be 1
-    "sampler": "max_batch_tokens join_share timeout_s url served_model weights_dir concurrency",
+    "sampler": "join_share timeout_s url served_model weights_dir concurrency",
     "lora": "dropout",  # must be 0
     "eval": "best_by",  # config.stopping.check_stopping
     "log": "project run_name dir every",
@@ -80,6 +80,7 @@ CHECKED = {
 REASONS = {
     "eval.initial": "eval.splits: [] is how a config switches evaluation off",
     "eval.tasks": "likewise",
+    "sampler.max_batch_tokens": "recipes set it, whatever samples in the end",
     **{
         f"model.{name}": "config.dead_switches.unread_as_written refuses what was written beside "
         "model.path; else it is how a policy was made, and its config goes on"

@@ -52,6 +52,22 @@ def test_replicas_divide_the_trajectories_alone() -> None:
     assert any("ddp divides trajectories, nothing else" in note for note in four.notes)
 
 
+def test_a_batch_that_holds_all_trajectories_of_a_process_is_no_small_one() -> None:
+    # 128 sequences of 800 tokens, 32 for each of four processes.
+    told = {
+        rows: [
+            note
+            for note in planned(
+                config_of(parallel__mode="ddp", sampler__max_batch_tokens=rows * 800), 4
+            ).notes
+            if "at a time" in note
+        ]
+        for rows in (10, 32)
+    }
+    assert told[10][0].startswith("10 of 32 trajectories of a process are sampled at a time")
+    assert told[32] == []
+
+
 def test_what_is_no_number_of_processes_is_refused() -> None:
     with pytest.raises(PlanError, match=r"parallel.mode=none"):
         planned(config_of(), 2)

@@ -325,3 +325,22 @@ def test_a_lengthened_run_says_so_in_its_folder(tmp_path: Path) -> None:
     status = read_status(folder)
     assert status is not None
     assert best_iteration(folder) == status["best"]["iteration"]
+
+
+def test_a_run_is_never_shorter_than_it_is(tmp_path: Path) -> None:
+    config = run_config(tmp_path, run__iterations=2, run__checkpoint_every=1, eval__every=0)
+    train(config, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    best = best_iteration(folder)
+    shorter = config.replace(**{"run.iterations": 1})
+    result = train(shorter, tmp_path / "run", resume=True)
+    assert (result.iterations, result.metrics) == (2, [])
+    assert folder.read_config() == config, "its last evaluation is still one that it asks for"
+    assert best_iteration(folder) == best == 2
+
+
+def test_how_many_tokens_are_sampled_at_a_time_may_change(tmp_path: Path) -> None:
+    config = run_config(tmp_path, run__iterations=1, run__checkpoint_every=1)
+    train(config, tmp_path / "run")
+    more = config.replace(**{"run.iterations": 2, "sampler.max_batch_tokens": 131072})
+    assert train(more, tmp_path / "run", resume=True).iterations == 2
