@@ -32,8 +32,8 @@ def _told(monkeypatch: pytest.MonkeyPatch, values: list[float]) -> None:
     """The evaluation after i iterations reads `values[i]`; everything else of it is real."""
     real = Trainer.evaluate
 
-    def evaluate(self: Trainer, iteration: int) -> dict[str, dict[str, Any]]:
-        results = real(self, iteration)
+    def evaluate(self: Trainer, iteration: int, tell: Any = None) -> dict[str, dict[str, Any]]:
+        results = real(self, iteration, tell)
         for split, result in results.items():
             result |= {"success": values[iteration], "score": 1.0 - values[iteration]}
             path = self.folder.evaluation(iteration, split)
