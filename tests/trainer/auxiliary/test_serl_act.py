@@ -31,6 +31,21 @@ def random_logps(seed):
     return -4 * torch.rand(3, 3, generator=generator, dtype=torch.float64)
 
 
+def in_parts(loss, student, teacher, kind):
+    """The sum of a loss over micro-batches of one row."""
+    counts = Denominators.of(ACT_MASK)
+    return sum(
+        loss(
+            student[i : i + 1],
+            teacher[i : i + 1],
+            ACT_MASK[i : i + 1],
+            kind=kind,
+            denominators=counts,
+        )
+        for i in range(3)
+    )
+
+
 def test_act_loss_pg_by_hand():
     student = leaf([[-1.0, -2.0, -9.0]])
     loss = act_loss(student, tensor([[-1.5, -1.0, -2.0]]), tensor([[1, 1, 0]]))
@@ -88,18 +103,7 @@ def test_act_loss_promises(kind):
         assert other.equal(loss)
         assert dirty.grad.equal(grad)
     # Micro-batches add up.
-    counts = Denominators.of(ACT_MASK)
-    cut = [
-        act_loss(
-            student[i : i + 1],
-            teacher[i : i + 1],
-            ACT_MASK[i : i + 1],
-            kind=kind,
-            denominators=counts,
-        )
-        for i in range(3)
-    ]
-    assert_close(sum(cut), loss, rtol=1e-14, atol=0)
+    assert_close(in_parts(act_loss, student, teacher, kind), loss, rtol=1e-14, atol=0)
     # Nothing to train: exactly 0.
     empty = random_logps(0).requires_grad_()
     zero = act_loss(empty, teacher, torch.zeros(3, 3), kind=kind)
@@ -158,18 +162,7 @@ def test_vocabulary_loss_promises(kind):
         student.masked_fill(hidden, NAN), teacher.masked_fill(hidden, INF), ACT_MASK, kind=kind
     )
     assert dirty.equal(loss)
-    counts = Denominators.of(ACT_MASK)
-    cut = [
-        act_vocabulary_loss(
-            student[i : i + 1],
-            teacher[i : i + 1],
-            ACT_MASK[i : i + 1],
-            kind=kind,
-            denominators=counts,
-        )
-        for i in range(3)
-    ]
-    assert_close(sum(cut), loss, rtol=1e-14, atol=0)
+    assert_close(in_parts(act_vocabulary_loss, student, teacher, kind), loss, rtol=1e-14, atol=0)
     student.grad = None
     zero = act_vocabulary_loss(student, teacher, torch.zeros(3, 3), kind=kind)
     zero.backward()

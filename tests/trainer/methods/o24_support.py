@@ -111,6 +111,14 @@ def rollouts_of(turns: Sequence[Turn]) -> Rollouts:
     return Rollouts(0, turns, segments_from_turns(turns))
 
 
+def prepared(case: str, config: Config, model: Any) -> tuple[Any, Rollouts, list[int]]:
+    """The method after `prepare`, what it was given, and the turns that are told nothing."""
+    rollouts = rollouts_of(turns_for(case))
+    method = made(config, model)
+    method.prepare(rollouts, model)
+    return method, rollouts, untold_places(rollouts.turns)
+
+
 def trained_rows(method: Any) -> dict[int, Segment | None]:
     """What the teacher scored in `prepare`, or will score in a pass: turns and their rows."""
     if isinstance(method, Opid):

@@ -115,22 +115,27 @@ def _parts(config: Any, model: Any) -> tuple[Any, list[Any], list[Any], Any]:
     return method, segments, learner.advantages(turns, segments).tokens, len(method.joined())
 
 
-def test_the_gradient_is_that_of_the_clipped_loss_and_of_minus_f_times_a() -> None:
-    config = config_of("luffy", auxiliary__luffy__weight=0.5, auxiliary__luffy__gamma=0.2)
-    model = small.model()
+def _both(config: Any, model: Any) -> tuple[Any, list[Any], list[Any], Any, Any]:
+    """A prepared method, all segments, its own rows (segment, turn, advantage), the gradient of
+    everything, and that of the base alone; the model's is zero afterwards."""
     method, segments, advantages, n = _parts(config, model)
     first = len(segments) - n
     term = method.token_term(whole(len(segments)))
     found = base_pass(config, model, segments, advantages, term, tokens=2000)
-
     silent = [*advantages[:first], *(torch.zeros_like(row) for row in advantages[first:])]
     own = base_pass(config, model, segments, silent, None)
     model.zero_grad()
+    joined = list(zip(segments[first:], method.joined(), advantages[first:], strict=True))
+    return method, segments, joined, found, own
+
+
+def test_the_gradient_is_that_of_the_clipped_loss_and_of_minus_f_times_a() -> None:
+    config = config_of("luffy", auxiliary__luffy__weight=0.5, auxiliary__luffy__gamma=0.2)
+    model = small.model()
+    method, segments, joined, found, own = _both(config, model)
     count = sum(s.trained for s in segments)
     total = torch.zeros(())
-    for segment, turn, adv in zip(
-        segments[first:], method.joined(), advantages[first:], strict=True
-    ):
+    for segment, turn, adv in joined:
         target = method.setup.student.target(turn.command)
         mask = torch.tensor(target.loss_mask)
         p = token_logprobs(model, collate([segment])).logprobs[0][mask].exp()
@@ -144,17 +149,9 @@ def test_the_gradient_is_that_of_the_clipped_loss_and_of_minus_f_times_a() -> No
 def test_a_mean_over_a_reply_is_one_over_the_whole_reply() -> None:
     config = config_of("luffy", objective__aggregation="seq-mean-token-mean")
     model = small.model()
-    method, segments, advantages, n = _parts(config, model)
-    first = len(segments) - n
-    term = method.token_term(whole(len(segments)))
-    found = base_pass(config, model, segments, advantages, term, tokens=2000)
-    silent = [*advantages[:first], *(torch.zeros_like(row) for row in advantages[first:])]
-    own = base_pass(config, model, segments, silent, None)
-    model.zero_grad()
+    method, segments, joined, found, own = _both(config, model)
     total = torch.zeros(())
-    for segment, turn, adv in zip(
-        segments[first:], method.joined(), advantages[first:], strict=True
-    ):
+    for segment, turn, adv in joined:
         mask = torch.tensor(method.setup.student.target(turn.command).loss_mask)
         p = token_logprobs(model, collate([segment])).logprobs[0][mask].exp()
         share = len(segments) * segment.trained

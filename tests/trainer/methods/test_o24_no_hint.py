@@ -22,10 +22,9 @@ from tests.trainer.methods.o24_support import (
     made,
     name_of,
     played,
+    prepared,
     rollouts_of,
     trained_rows,
-    turns_for,
-    untold_places,
 )
 from trainer.config import Config, ConfigError
 from trainer.learning.update import BaseStep, LossStats, base_backward
@@ -39,12 +38,10 @@ from trainer.models.policy import collate, token_logprobs
 def test_o24_without_a_hint_a_trajectory_trains_nothing_and_is_counted(case: str) -> None:
     """Of all trajectories one is told nothing: the share of turns with a hint lacks its turns."""
     config, model = config_for(case), small.model()
-    turns = turns_for(case)
-    untold = untold_places(turns)
-    method = made(config, model)
-    method.prepare(rollouts_of(turns), model)
+    method, rollouts, untold = prepared(case, config, model)
+    turns = rollouts.turns
     assert len(untold) > 0
-    assert set(trained_rows(method)) == set(range(len(turns))) - set(untold)
+    assert set(trained_rows(method)) == set(range(len(rollouts.turns))) - set(untold)
     name = name_of(case)
     share = method.metrics()[COVERAGE.get(name, f"{name}/rows_on")]
     assert share == pytest.approx(1 - len(untold) / len(turns), abs=1e-12)
@@ -58,18 +55,14 @@ def test_o24_without_a_hint_a_trajectory_trains_nothing_and_is_counted(case: str
 def test_o24_without_a_hint_the_advantages_are_those_of_the_base(case: str) -> None:
     """Those of the whole iteration, and those of a micro-batch with told turns beside it."""
     config, model = config_for(case, **_felt(case)), small.model()
-    turns = turns_for(case)
-    untold = untold_places(turns)
-    method = made(config, model)
-    rollouts = rollouts_of(turns)
-    method.prepare(rollouts, model)
-    before = [torch.full((len(t.response_ids),), 0.5, dtype=torch.float64) for t in turns]
+    method, rollouts, untold = prepared(case, config, model)
+    before = [torch.full((len(t.response_ids),), 0.5, dtype=torch.float64) for t in rollouts.turns]
     shaped = method.shaped([row.clone() for row in before])
     changed = {i for i, (a, b) in enumerate(zip(before, shaped, strict=True)) if not a.equal(b)}
     assert changed.isdisjoint(untold)
     assert bool(changed) == (case in ("rlsd", "opid"))
     batch = collate(list(rollouts.segments))
-    everyone = tuple(range(len(turns)))
+    everyone = tuple(range(len(rollouts.turns)))
     term = method.token_term(Step(0, 0, 0, 1, everyone))
     if term is None:
         return
@@ -89,12 +82,9 @@ def _felt(case: str) -> dict[str, Any]:
 def test_o24_without_a_hint_no_gradient_reaches_the_trajectory(case: str) -> None:
     """The loss of a micro-batch of everybody, differentiated by each log-prob."""
     config = config_for(case, **({"act_weight": 0.5} if case == "serl" else {}))
-    model, turns = small.model(), turns_for(case)
-    untold = untold_places(turns)
-    method = made(config, model)
-    rollouts = rollouts_of(turns)
-    method.prepare(rollouts, model)
-    everyone = tuple(range(len(turns)))
+    model = small.model()
+    method, rollouts, untold = prepared(case, config, model)
+    everyone = tuple(range(len(rollouts.turns)))
     term = method.token_term(Step(0, 0, 0, 1, everyone))
     batch = collate(list(rollouts.segments))
     new_B_T = token_logprobs(model, batch).logprobs.detach().double().requires_grad_()
@@ -114,12 +104,8 @@ def test_o24_without_a_hint_no_gradient_reaches_the_trajectory(case: str) -> Non
 def test_o24_without_a_hint_the_rl_step_is_unchanged(case: str) -> None:
     """The gradient of a step of this trajectory, with the method and without it, bit for bit."""
     config, model = config_for(case, **_felt(case)), small.model()
-    turns = turns_for(case)
-    untold = untold_places(turns)
-    method = made(config, model)
-    rollouts = rollouts_of(turns)
-    method.prepare(rollouts, model)
-    plain = [torch.full((len(t.response_ids),), 0.5, dtype=torch.float64) for t in turns]
+    method, rollouts, untold = prepared(case, config, model)
+    plain = [torch.full((len(t.response_ids),), 0.5, dtype=torch.float64) for t in rollouts.turns]
     step = Step(0, 0, 0, 1, tuple(untold))
     term = method.token_term(step)
     shaped = list(method.shaped([row.clone() for row in plain]))
