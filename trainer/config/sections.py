@@ -376,8 +376,10 @@ class ParallelConfig:
 
     def check(self) -> None:
         positive("parallel.timeout_s", self.timeout_s)
-        if self.timeout_s != ParallelConfig().timeout_s and self.mode == "none":
+        usual = ParallelConfig().timeout_s
+        if self.timeout_s != usual and self.mode == "none":
             raise ConfigError(
                 f"parallel.timeout_s={self.timeout_s:g} has no effect with parallel.mode=none. "
-                "Leave it out, or set parallel.mode to ddp or fsdp."
+                f"Leave it out (to go on in one process: --parallel.timeout_s {usual:g}), or set "
+                "parallel.mode to ddp or fsdp."
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,19 @@ def test_a_run_goes_on_without_its_config_file(sero: Sero, tmp_path: Path) -> No
     changed = sero("train", tmp_path / "a", "--resume", "--optim.lr", "1")
     assert changed.code == 2
     assert "made with another config: optim.lr" in changed.errors
+
+
+def test_a_run_of_several_processes_goes_on_in_one_as_the_error_says(
+    sero: Sero, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    overrides = {"parallel__mode": "ddp", "parallel__timeout_s": 60.0, "eval__tasks": 1}
+    train(run_config(tmp_path, run__iterations=1, **overrides), run)
+    words = ("train", run, "--resume", "--run.iterations", "2", "--parallel.mode", "none")
+    refused = sero(*words)
+    assert refused.code == 2
+    (remedy,) = re.findall(r"--parallel\.timeout_s \d+", refused.errors)
+    assert sero(*words, *remedy.split()).code == 0
 
 
 def test_what_is_no_config_is_said(sero: Sero, tmp_path: Path) -> None:
